@@ -1,0 +1,137 @@
+//! What a device must give. The only layer that knows which kind of device there is.
+//!
+//! `cuda` asks a real driver through cudarc; `sim` is a simulated device in this process. Every method may be called from
+//! any thread, on a thread with any (or no) current context, and while any stream is capturing: an implementation
+//! pushes and pops its context and exchanges the capture mode by itself. No method panics.
+
+#[cfg(feature = "cuda")]
+pub mod cuda;
+pub mod sim;
+
+/// An address on the device.
+pub type DevicePtr = u64;
+
+/// A stream handle as the caller passed it: a `CUstream` as a number.
+///
+/// Handles can come back as other streams after they are destroyed; [`StreamId`] never does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stream(pub usize);
+
+impl Stream {
+    /// The legacy default stream (handle 0).
+    pub const LEGACY: Self = Self(0);
+    /// The per-thread default stream (handle 2): another stream in each thread.
+    pub const PER_THREAD: Self = Self(2);
+
+    /// Handles 0 and 1 both name the legacy default stream.
+    #[must_use]
+    pub const fn is_legacy(self) -> bool {
+        self.0 <= 1
+    }
+}
+
+/// The identity of a stream for the life of the process (`cuStreamGetId`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StreamId(pub u64);
+
+/// A driver event, owned by whoever created it until [`Driver::event_destroy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Event(pub usize);
+
+/// A physical allocation of the device (`CUmemGenericAllocationHandle`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Handle(pub u64);
+
+/// What does not change about a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Properties {
+    /// The device's ordinal.
+    pub ordinal: i32,
+    /// Its name.
+    pub name: String,
+    /// Its memory, in bytes.
+    pub total_bytes: u64,
+    /// The unit of physical allocations and mappings, in bytes (2 MiB on present devices).
+    pub granularity: u64,
+    /// Whether virtual memory management works (reserve, create, map, set access).
+    pub virtual_memory: bool,
+    /// Whether the driver's own stream-ordered pools work.
+    pub memory_pools: bool,
+}
+
+/// A driver call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {name} (error {code})")]
+pub struct DriverError {
+    /// The driver function.
+    pub call: &'static str,
+    /// The `CUresult` code.
+    pub code: u32,
+    /// Its name, as `CUDA_ERROR_OUT_OF_MEMORY`.
+    pub name: &'static str,
+}
+
+impl DriverError {
+    /// The device has no memory left (`CUDA_ERROR_OUT_OF_MEMORY`).
+    #[must_use]
+    pub const fn is_out_of_memory(&self) -> bool {
+        self.code == 2
+    }
+}
+
+/// The result of a driver call.
+pub type DriverResult<T> = Result<T, DriverError>;
+
+/// A device.
+pub trait Driver: Send + Sync + 'static {
+    /// What does not change about the device.
+    fn properties(&self) -> &Properties;
+
+    /// Free and total device memory in bytes, as every process sees it (`cuMemGetInfo`).
+    fn memory_info(&self) -> DriverResult<(u64, u64)>;
+
+    /// A slab of device memory, at least 512-byte aligned (`cuMemAlloc`).
+    fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr>;
+    /// Gives a slab back (`cuMemFree`). Waits for the device, as the real call does.
+    fn free(&self, addr: DevicePtr) -> DriverResult<()>;
+
+    /// Reserves addresses; `bytes` and the result are multiples of the granularity (`cuMemAddressReserve`).
+    fn reserve(&self, bytes: u64) -> DriverResult<DevicePtr>;
+    /// Gives addresses back, whole and unmapped (`cuMemAddressFree`).
+    fn unreserve(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()>;
+    /// Takes physical memory, a multiple of the granularity (`cuMemCreate`).
+    fn create(&self, bytes: u64) -> DriverResult<Handle>;
+    /// Gives physical memory back once it is unmapped everywhere (`cuMemRelease`).
+    fn release(&self, handle: Handle) -> DriverResult<()>;
+    /// Maps a whole handle at a reserved, unmapped address (`cuMemMap`). No access yet.
+    fn map(&self, addr: DevicePtr, bytes: u64, handle: Handle) -> DriverResult<()>;
+    /// Gives the device (and every device that can be its peer) access to a mapped range (`cuMemSetAccess`).
+    fn set_access(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()>;
+    /// Unmaps whole mappings (`cuMemUnmap`). Nothing on the device may still use them.
+    fn unmap(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()>;
+
+    /// The identity of a live stream that is not a default one (`cuStreamGetId`).
+    fn stream_id(&self, stream: Stream) -> DriverResult<StreamId>;
+    /// Whether the stream is capturing (`cuStreamIsCapturing`).
+    fn is_capturing(&self, stream: Stream) -> DriverResult<bool>;
+    /// Makes later work of `stream` wait for the event (`cuStreamWaitEvent`).
+    fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
+
+    /// Makes an event without timing (`cuEventCreate`).
+    fn event_create(&self) -> DriverResult<Event>;
+    /// Records the work that the stream has so far (`cuEventRecord`).
+    fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()>;
+    /// Whether the recorded work is done (`cuEventQuery`).
+    fn event_query(&self, event: Event) -> DriverResult<bool>;
+    /// Waits on the host for the recorded work (`cuEventSynchronize`).
+    fn event_synchronize(&self, event: Event) -> DriverResult<()>;
+    /// Destroys the event (`cuEventDestroy`).
+    fn event_destroy(&self, event: Event) -> DriverResult<()>;
+    /// Waits on the host for all work of the context (`cuCtxSynchronize`). Illegal while a stream captures: then an error.
+    fn synchronize(&self) -> DriverResult<()>;
+
+    /// Pinned host memory, page aligned (`cuMemHostAlloc`, portable).
+    fn host_alloc(&self, bytes: u64) -> DriverResult<u64>;
+    /// Gives pinned host memory back (`cuMemFreeHost`).
+    fn host_free(&self, addr: u64) -> DriverResult<()>;
+}
