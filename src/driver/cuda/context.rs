@@ -38,10 +38,7 @@ impl Context {
             // SAFETY: the context is retained for the life of the process.
             unsafe { self.api.cuCtxPushCurrent(self.handle as CUcontext)? };
         }
-        Ok(Current {
-            api: self.api,
-            pushed,
-        })
+        Ok(Current { api: self.api, pushed })
     }
 
     /// The same, and in relaxed capture mode: for calls that would fail and end a capture that some stream is under.
@@ -50,10 +47,7 @@ impl Context {
         let mut mode = RELAXED;
         // SAFETY: the mode is read from and the earlier one written to a local.
         unsafe { self.api.cuThreadExchangeStreamCaptureMode(&mut mode)? };
-        Ok(Relaxed {
-            earlier: mode,
-            context,
-        })
+        Ok(Relaxed { earlier: mode, context })
     }
 }
 
@@ -84,10 +78,6 @@ impl Drop for Relaxed {
     fn drop(&mut self) {
         // As for the context: a failure cannot be helped, and the call's own result is what counts.
         // SAFETY: the mode is one that the driver gave us.
-        let _ = unsafe {
-            self.context
-                .api
-                .cuThreadExchangeStreamCaptureMode(&mut self.earlier)
-        };
+        let _ = unsafe { self.context.api.cuThreadExchangeStreamCaptureMode(&mut self.earlier) };
     }
 }

@@ -34,10 +34,7 @@ const CAPTURE_NONE: u32 = 0;
 /// The granularity told where there is no virtual memory management, in bytes.
 const SLAB_GRANULARITY: u64 = 2 << 20;
 
-const _: () = assert!(
-    size_of::<usize>() == size_of::<u64>(),
-    "CUDA drivers are 64-bit"
-);
+const _: () = assert!(size_of::<usize>() == size_of::<u64>(), "CUDA drivers are 64-bit");
 
 /// A CUDA device.
 pub struct Cuda {
@@ -95,11 +92,7 @@ impl Cuda {
     }
 
     /// Runs a call of virtual memory management, or says that there is none.
-    fn in_pages<T>(
-        &self,
-        call: &'static str,
-        run: impl FnOnce(&Pages) -> DriverResult<T>,
-    ) -> DriverResult<T> {
+    fn in_pages<T>(&self, call: &'static str, run: impl FnOnce(&Pages) -> DriverResult<T>) -> DriverResult<T> {
         let Some(pages) = &self.pages else {
             return Err(result::error(call, result::NOT_SUPPORTED));
         };
@@ -181,10 +174,7 @@ impl Driver for Cuda {
         let _entered = self.context.enter()?;
         let mut status = CAPTURE_NONE;
         // SAFETY: the caller passes a live stream; the status is written to a local.
-        unsafe {
-            self.api()
-                .cuStreamIsCapturing(stream.0 as CUstream, &mut status)?
-        };
+        unsafe { self.api().cuStreamIsCapturing(stream.0 as CUstream, &mut status)? };
         Ok(status != CAPTURE_NONE)
     }
 
@@ -208,10 +198,7 @@ impl Driver for Cuda {
     fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
         let _entered = self.context.enter()?;
         // SAFETY: the caller passes a live event and a live stream.
-        unsafe {
-            self.api()
-                .cuEventRecord(event.0 as CUevent, stream.0 as CUstream)
-        }
+        unsafe { self.api().cuEventRecord(event.0 as CUevent, stream.0 as CUstream) }
     }
 
     fn event_query(&self, event: Event) -> DriverResult<bool> {
@@ -246,10 +233,7 @@ impl Driver for Cuda {
         let _entered = self.context.enter_relaxed()?;
         let mut addr = core::ptr::null_mut();
         // SAFETY: the address is written to a local.
-        unsafe {
-            self.api()
-                .cuMemHostAlloc(&mut addr, bytes as usize, HOST_PORTABLE)?
-        };
+        unsafe { self.api().cuMemHostAlloc(&mut addr, bytes as usize, HOST_PORTABLE)? };
         Ok(addr as u64)
     }
 

@@ -30,11 +30,7 @@ impl Pages {
     /// Virtual memory management of the device, where the driver, the device and a trial page say that it works.
     ///
     /// The context is current and the thread in relaxed capture mode.
-    pub(super) fn new(
-        library: &'static Library,
-        device: CUdevice,
-        ordinal: c_int,
-    ) -> DriverResult<Option<Self>> {
+    pub(super) fn new(library: &'static Library, device: CUdevice, ordinal: c_int) -> DriverResult<Option<Self>> {
         let Some(api) = &library.pages else {
             return Ok(None);
         };
@@ -50,9 +46,7 @@ impl Pages {
         };
         let mut bytes = 0;
         // SAFETY: the size is written to a local; the properties live through the call.
-        unsafe {
-            api.cuMemGetAllocationGranularity(&mut bytes, &pages.properties(), GRANULARITY_MINIMUM)?
-        };
+        unsafe { api.cuMemGetAllocationGranularity(&mut bytes, &pages.properties(), GRANULARITY_MINIMUM)? };
         pages.granularity = bytes as u64;
         // WSL2 promises pages for network cards and then refuses access to them (pytorch issue 192330).
         pages.rdma = pages.rdma && pages.works();
@@ -68,13 +62,8 @@ impl Pages {
         let mut addr = 0;
         // SAFETY: the address is written to a local.
         unsafe {
-            self.api.cuMemAddressReserve(
-                &mut addr,
-                bytes as usize,
-                self.granularity as usize,
-                0,
-                0,
-            )?
+            self.api
+                .cuMemAddressReserve(&mut addr, bytes as usize, self.granularity as usize, 0, 0)?
         };
         Ok(addr)
     }
@@ -107,12 +96,8 @@ impl Pages {
     pub(super) fn set_access(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
         // SAFETY: the descriptors live through the call; the driver checks the range.
         unsafe {
-            self.api.cuMemSetAccess(
-                addr,
-                bytes as usize,
-                self.access.as_ptr(),
-                self.access.len(),
-            )
+            self.api
+                .cuMemSetAccess(addr, bytes as usize, self.access.as_ptr(), self.access.len())
         }
     }
 
@@ -163,21 +148,15 @@ impl Pages {
 }
 
 /// Access for the device and for every device that can be its peer.
-fn access(
-    library: &Library,
-    device: CUdevice,
-    ordinal: c_int,
-) -> DriverResult<Vec<CUmemAccessDesc>> {
+fn access(library: &Library, device: CUdevice, ordinal: c_int) -> DriverResult<Vec<CUmemAccessDesc>> {
     let mut access = vec![read_write(ordinal)];
     for peer in (0..library.devices).filter(|&peer| peer != ordinal) {
         let mut can = 0;
         // SAFETY: the answer is written to a local.
         unsafe {
-            library.api.cuDeviceCanAccessPeer(
-                &mut can,
-                device::device(&library.api, peer)?,
-                device,
-            )?
+            library
+                .api
+                .cuDeviceCanAccessPeer(&mut can, device::device(&library.api, peer)?, device)?
         };
         if can != 0 {
             access.push(read_write(peer));

@@ -28,9 +28,7 @@ pub enum Unavailable {
         name: &'static str,
     },
     /// The driver works and has no device.
-    #[error(
-        "the CUDA driver finds no device; see nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices"
-    )]
+    #[error("the CUDA driver finds no device; see nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices")]
     NoDevice,
     /// The driver does not start.
     #[error("the CUDA driver does not start: {0}; {advice}", advice = advice(.0.code))]
@@ -71,8 +69,7 @@ fn load() -> Result<Library, Unavailable> {
         return Err(Unavailable::NoLibrary);
     }
     // SAFETY: the library is there, and a library of this name keeps the driver's signatures.
-    let (api, pages, stream_ids) =
-        unsafe { (Api::load(), PageApi::load().ok(), StreamIdApi::load().ok()) };
+    let (api, pages, stream_ids) = unsafe { (Api::load(), PageApi::load().ok(), StreamIdApi::load().ok()) };
     let api = api.map_err(|name| Unavailable::MissingSymbol { name })?;
     let devices = start(&api).map_err(|error| match error.code {
         NO_DEVICE => Unavailable::NoDevice,
