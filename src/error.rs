@@ -51,6 +51,10 @@ pub enum Error {
         /// How many devices there are.
         count: i32,
     },
+    /// There is no CUDA in this process: no driver, no device, or a driver that does not start.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Unavailable(#[from] crate::driver::cuda::Unavailable),
     /// This process was forked after the pool was made. The driver does not work in a forked child: use spawn.
     #[error("this process was forked after the pool was made, where CUDA does not work; start processes with spawn")]
     Forked,

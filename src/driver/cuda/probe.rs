@@ -1,0 +1,98 @@
+//! Is CUDA there? Asked once in a process; the answer is typed and says what to do.
+
+use core::ffi::c_int;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+
+use super::api::{Api, PageApi, StreamIdApi};
+use super::result::{NO_DEVICE, STUB_LIBRARY, SYSTEM_DRIVER_MISMATCH, SYSTEM_NOT_READY};
+use crate::driver::DriverError;
+
+/// Why there is no CUDA in this process. The answer does not change while the process lives.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The dynamic loader finds no driver library.
+    #[error(
+        "no CUDA driver: libcuda.so.1 cannot be loaded; install NVIDIA's driver, or start the process with its folder on \
+         LD_LIBRARY_PATH, or use the simulated device"
+    )]
+    NoLibrary,
+    /// The library lacks a function that every driver since CUDA 11 has.
+    #[error(
+        "the CUDA driver library has no function {name}: it is too old or not NVIDIA's; install driver 450 or newer"
+    )]
+    MissingSymbol {
+        /// The name that was looked up.
+        name: &'static str,
+    },
+    /// The driver works and has no device.
+    #[error("the CUDA driver finds no device; see nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices")]
+    NoDevice,
+    /// The driver does not start.
+    #[error("the CUDA driver does not start: {0}; {advice}", advice = advice(.0.code))]
+    Init(DriverError),
+}
+
+/// What to do about a driver that does not start.
+const fn advice(code: u32) -> &'static str {
+    match code {
+        STUB_LIBRARY => "take the toolkit's lib64/stubs folder out of LD_LIBRARY_PATH",
+        SYSTEM_NOT_READY => "start the fabric manager (nvidia-fabricmanager)",
+        SYSTEM_DRIVER_MISMATCH => "the driver was upgraded under the running kernel module: reboot",
+        _ => "see nvidia-smi and the kernel log",
+    }
+}
+
+/// The loaded driver.
+pub(super) struct Library {
+    /// What every driver has.
+    pub(super) api: Api,
+    /// Virtual memory management, where the driver has it.
+    pub(super) pages: Option<PageApi>,
+    /// The identity of streams, where the driver has it.
+    pub(super) stream_ids: Option<StreamIdApi>,
+    /// How many devices there are, at least 1.
+    pub(super) devices: i32,
+}
+
+/// The driver, loaded and started at the first call.
+pub(super) fn library() -> Result<&'static Library, Unavailable> {
+    static LIBRARY: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+    LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Library, Unavailable> {
+    // SAFETY: loading runs the library's initialisers, as in every program that uses CUDA.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Unavailable::NoLibrary);
+    }
+    // SAFETY: the library is there, and a library of this name keeps the driver's signatures.
+    let (api, pages, stream_ids) = unsafe { (Api::load(), PageApi::load().ok(), StreamIdApi::load().ok()) };
+    let api = api.map_err(|name| Unavailable::MissingSymbol { name })?;
+    let devices = start(&api).map_err(|error| match error.code {
+        NO_DEVICE => Unavailable::NoDevice,
+        _ => Unavailable::Init(error),
+    })?;
+    match devices {
+        1.. => Ok(Library {
+            api,
+            pages,
+            stream_ids,
+            devices,
+        }),
+        _ => Err(Unavailable::NoDevice),
+    }
+}
+
+/// Starts the driver and counts the devices.
+fn start(api: &Api) -> Result<c_int, DriverError> {
+    let mut devices = 0;
+    // SAFETY: the count is written to a local.
+    unsafe {
+        api.cuInit(0)?;
+        api.cuDeviceGetCount(&mut devices)?;
+    }
+    Ok(devices)
+}
