@@ -21,9 +21,7 @@ use self::device::Attribute;
 use self::pages::Pages;
 use self::probe::{Library, library};
 use super::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
-use crate::error::{Error, Result};
-
-pub use self::probe::Unavailable;
+use crate::error::{Error, Result, Unavailable};
 
 /// `CU_EVENT_DISABLE_TIMING`: events only order work, which is faster.
 const EVENT_DISABLE_TIMING: c_uint = 2;

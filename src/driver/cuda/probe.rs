@@ -6,44 +6,9 @@ use std::sync::OnceLock;
 use cudarc::driver::sys;
 
 use super::api::{Api, PageApi, StreamIdApi};
-use super::result::{NO_DEVICE, STUB_LIBRARY, SYSTEM_DRIVER_MISMATCH, SYSTEM_NOT_READY};
+use super::result::NO_DEVICE;
 use crate::driver::DriverError;
-
-/// Why there is no CUDA in this process. The answer does not change while the process lives.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unavailable {
-    /// The dynamic loader finds no driver library.
-    #[error(
-        "no CUDA driver: libcuda.so.1 cannot be loaded; install NVIDIA's driver, or start the process with its folder on \
-         LD_LIBRARY_PATH, or use the simulated device"
-    )]
-    NoLibrary,
-    /// The library lacks a function that every driver since CUDA 11 has.
-    #[error(
-        "the CUDA driver library has no function {name}: it is too old or not NVIDIA's; install driver 450 or newer"
-    )]
-    MissingSymbol {
-        /// The name that was looked up.
-        name: &'static str,
-    },
-    /// The driver works and has no device.
-    #[error("the CUDA driver finds no device; see nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices")]
-    NoDevice,
-    /// The driver does not start.
-    #[error("the CUDA driver does not start: {0}; {advice}", advice = advice(.0.code))]
-    Init(DriverError),
-}
-
-/// What to do about a driver that does not start.
-const fn advice(code: u32) -> &'static str {
-    match code {
-        STUB_LIBRARY => "take the toolkit's lib64/stubs folder out of LD_LIBRARY_PATH",
-        SYSTEM_NOT_READY => "start the fabric manager (nvidia-fabricmanager)",
-        SYSTEM_DRIVER_MISMATCH => "the driver was upgraded under the running kernel module: reboot",
-        _ => "see nvidia-smi and the kernel log",
-    }
-}
+use crate::error::Unavailable;
 
 /// The loaded driver.
 pub(super) struct Library {

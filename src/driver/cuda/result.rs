@@ -6,18 +6,12 @@ use crate::driver::{DriverError, DriverResult};
 const SUCCESS: u32 = 0;
 /// An argument, or an attribute that this driver does not know yet.
 pub(super) const INVALID_VALUE: u32 = 1;
-/// The library is the toolkit's stub, not the driver.
-pub(super) const STUB_LIBRARY: u32 = 34;
 /// No device that CUDA can use.
 pub(super) const NO_DEVICE: u32 = 100;
 /// The work behind an event is not done.
 pub(super) const NOT_READY: u32 = 600;
 /// The device or driver cannot do this.
 pub(super) const NOT_SUPPORTED: u32 = 801;
-/// The fabric manager of an NVSwitch machine does not run.
-pub(super) const SYSTEM_NOT_READY: u32 = 802;
-/// Kernel module and library are of different versions.
-pub(super) const SYSTEM_DRIVER_MISMATCH: u32 = 803;
 
 /// The error of `call`, with the code's name.
 pub(super) const fn error(call: &'static str, code: u32) -> DriverError {
