@@ -74,7 +74,11 @@ impl Builder {
     /// # Errors
     /// The block is not freed, or a time or count is beyond [`limits`].
     pub fn free_done(&mut self, block: u32, stream: u64, time: u64) -> Result<(), Damage> {
-        let Some(&Block { size, stage: Stage::Freed }) = self.blocks.get(block as usize) else {
+        let Some(&Block {
+            size,
+            stage: Stage::Freed,
+        }) = self.blocks.get(block as usize)
+        else {
             return Err(Damage::NotFreed);
         };
         self.push(Op::FreeDone, block, size, stream, time)?;
@@ -98,7 +102,11 @@ impl Builder {
     /// # Errors
     /// There is no such use, or a time or count is beyond [`limits`].
     pub fn use_done(&mut self, block: u32, stream: u64, time: u64) -> Result<(), Damage> {
-        let number = if stream == 0 { Some(0) } else { self.streams.get(&stream).copied() };
+        let number = if stream == 0 {
+            Some(0)
+        } else {
+            self.streams.get(&stream).copied()
+        };
         let open = number.is_some_and(|number| self.uses.contains_key(&(block, number)));
         let Some(size) = self.blocks.get(block as usize).filter(|_| open).map(|block| block.size) else {
             return Err(Damage::NotInUse);
@@ -141,25 +149,39 @@ impl Builder {
             format,
             has_time,
             blocks: self.blocks.len(),
-            streams: self.events.iter().map(|event| event.stream as usize + 1).max().unwrap_or(1),
+            streams: self
+                .events
+                .iter()
+                .map(|event| event.stream as usize + 1)
+                .max()
+                .unwrap_or(1),
             events: self.events,
         }
     }
 
     fn block(&mut self, op: Op, size: u64, stream: u64, time: u64) -> Result<u32, Damage> {
-        let live_bytes = self.live_bytes.checked_add(size).filter(|bytes| *bytes <= limits::BYTES);
+        let live_bytes = self
+            .live_bytes
+            .checked_add(size)
+            .filter(|bytes| *bytes <= limits::BYTES);
         let live_bytes = live_bytes.ok_or(Damage::LiveBytes)?;
         // The limit on events keeps block numbers far below Event::NO_BLOCK.
         let block = self.blocks.len() as u32;
         self.push(op, block, size, stream, time)?;
-        self.blocks.push(Block { size, stage: Stage::Live });
+        self.blocks.push(Block {
+            size,
+            stage: Stage::Live,
+        });
         self.live_bytes = live_bytes;
         Ok(block)
     }
 
     fn live_size(&self, block: u32) -> Result<u64, Damage> {
         match self.blocks.get(block as usize) {
-            Some(Block { size, stage: Stage::Live }) => Ok(*size),
+            Some(Block {
+                size,
+                stage: Stage::Live,
+            }) => Ok(*size),
             Some(_) => Err(Damage::FreedBefore),
             None => Err(Damage::NotAllocated(format!("block {block}"))),
         }
@@ -175,7 +197,11 @@ impl Builder {
     fn push(&mut self, op: Op, block: u32, size: u64, stream: u64, time: u64) -> Result<u32, Damage> {
         for (what, value, most) in [("size", size, limits::BYTES), ("time", time, limits::TIME_US)] {
             if value > most {
-                return Err(Damage::OutOfRange { what, text: value.to_string(), most });
+                return Err(Damage::OutOfRange {
+                    what,
+                    text: value.to_string(),
+                    most,
+                });
             }
         }
         if self.events.len() >= limits::EVENTS {
@@ -183,7 +209,13 @@ impl Builder {
         }
         let stream = self.stream(stream)?;
         let time = time.max(self.events.last().map_or(0, |event| event.time));
-        self.events.push(Event { op, block, stream, size, time });
+        self.events.push(Event {
+            op,
+            block,
+            stream,
+            size,
+            time,
+        });
         Ok(stream)
     }
 

@@ -46,7 +46,10 @@ impl Op {
     /// The letter in the event CSV.
     #[must_use]
     pub fn letter(self) -> char {
-        Self::LETTERS.iter().find(|(op, _)| *op == self).map_or('?', |(_, letter)| *letter)
+        Self::LETTERS
+            .iter()
+            .find(|(op, _)| *op == self)
+            .map_or('?', |(_, letter)| *letter)
     }
 
     /// The operation that a letter of the event CSV stands for.

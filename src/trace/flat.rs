@@ -43,7 +43,9 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
         })?;
         let size = row.number(layout.size, limits::BYTES)?;
         let stream = layout.stream.map_or(Ok(0), |column| row.number(column, u64::MAX))?;
-        let time = layout.time.map_or(Ok(0), |column| row.number(column, limits::TIME_US))?;
+        let time = layout
+            .time
+            .map_or(Ok(0), |column| row.number(column, limits::TIME_US))?;
         if op.is_informational() {
             return builder.note(op, size, stream, time);
         }
@@ -52,11 +54,17 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
             if blocks.contains_key(&id) {
                 return Err(Damage::AllocatedTwice(format!("id {id}")));
             }
-            let block = if op == Op::Live { builder.live(size, stream) } else { builder.alloc(size, stream, time) };
+            let block = if op == Op::Live {
+                builder.live(size, stream)
+            } else {
+                builder.alloc(size, stream, time)
+            };
             blocks.insert(id, block?);
             return Ok(());
         }
-        let block = *blocks.get(&id).ok_or_else(|| Damage::NotAllocated(format!("id {id}")))?;
+        let block = *blocks
+            .get(&id)
+            .ok_or_else(|| Damage::NotAllocated(format!("id {id}")))?;
         match op {
             Op::Free => builder.free(block, stream, time),
             Op::FreeDone => builder.free_done(block, stream, time),
@@ -75,7 +83,11 @@ impl Trace {
     /// Those of the writer.
     pub fn write(&self, writer: impl Write) -> io::Result<()> {
         let mut writer = io::BufWriter::new(writer);
-        writeln!(writer, "op,id,size,stream{}", if self.has_time() { ",t_us" } else { "" })?;
+        writeln!(
+            writer,
+            "op,id,size,stream{}",
+            if self.has_time() { ",t_us" } else { "" }
+        )?;
         for event in self.events() {
             write!(writer, "{},", event.op.letter())?;
             if event.op.is_informational() {
@@ -130,7 +142,13 @@ mod tests {
     #[test]
     fn every_operation_is_read_and_written() {
         let trace = read(EVERY_OP).unwrap();
-        let event = |op, block, stream, size, time| Event { op, block, stream, size, time };
+        let event = |op, block, stream, size, time| Event {
+            op,
+            block,
+            stream,
+            size,
+            time,
+        };
         assert_eq!(
             trace.events(),
             [
@@ -146,7 +164,10 @@ mod tests {
                 event(Op::OutOfMemory, Event::NO_BLOCK, 0, 1024, 9),
             ]
         );
-        assert_eq!((trace.format(), trace.has_time(), trace.blocks(), trace.streams()), (Format::Events, true, 2, 3));
+        assert_eq!(
+            (trace.format(), trace.has_time(), trace.blocks(), trace.streams()),
+            (Format::Events, true, 2, 3)
+        );
         let mut written = Vec::new();
         trace.write(&mut written).unwrap();
         assert_eq!(String::from_utf8(written).unwrap(), EVERY_OP);
@@ -155,7 +176,13 @@ mod tests {
     #[test]
     fn the_header_gives_the_order_of_columns() {
         let trace = read("\u{feff}size,op_index,op,id\r\n512,7,a,40\r\n512,9,f,40\r\n").unwrap();
-        let event = |op, time| Event { op, block: 0, stream: 0, size: 512, time };
+        let event = |op, time| Event {
+            op,
+            block: 0,
+            stream: 0,
+            size: 512,
+            time,
+        };
         assert_eq!(trace.events(), [event(Op::Alloc, 0), event(Op::Free, 1)]);
         assert!(!trace.has_time());
     }
@@ -178,15 +205,32 @@ mod tests {
             ("a,3,1,0,0\nx,3,1,0,0\ne,3,1,0,0\ne,3,1,0,0\n", 5, Damage::NotInUse),
             ("a,3\n", 2, Damage::Missing("size")),
             ("a,3,,0,0\n", 2, Damage::Missing("size")),
-            ("a,3,1.5,0,0\n", 2, Damage::NotANumber { what: "size", text: "1.5".into() }),
-            ("a,+3,1,0,0\n", 2, Damage::NotANumber { what: "id", text: "+3".into() }),
+            (
+                "a,3,1.5,0,0\n",
+                2,
+                Damage::NotANumber {
+                    what: "size",
+                    text: "1.5".into(),
+                },
+            ),
+            (
+                "a,+3,1,0,0\n",
+                2,
+                Damage::NotANumber {
+                    what: "id",
+                    text: "+3".into(),
+                },
+            ),
         ];
         for (lines, line, expected) in cases {
             assert_eq!(damage(lines), (line, expected), "{lines}");
         }
         for size in ["-1", "9223372036854775808", "99999999999999999999999"] {
             let found = damage(&format!("a,3,{size},0,0\n"));
-            assert!(matches!(found, (2, Damage::OutOfRange { what: "size", .. })), "{size}: {found:?}");
+            assert!(
+                matches!(found, (2, Damage::OutOfRange { what: "size", .. })),
+                "{size}: {found:?}"
+            );
         }
         let op = damage("zz,3,1,0,0\n");
         assert!(matches!(op, (2, Damage::Unknown { what: "op", .. })), "{op:?}");

@@ -23,7 +23,13 @@ pub(super) fn read(name: &str, mut source: impl Read) -> Result<Trace, Problem> 
 }
 
 fn read_plain(name: &str, source: impl Read) -> Result<Trace, Problem> {
-    let mut source = BufReader::with_capacity(64 << 10, Limited { source, left: limits::FILE_BYTES });
+    let mut source = BufReader::with_capacity(
+        64 << 10,
+        Limited {
+            source,
+            left: limits::FILE_BYTES,
+        },
+    );
     let first = source.fill_buf().map_err(problem)?.first().copied();
     if first == Some(PICKLE) {
         let mut bytes = Vec::new();
@@ -63,13 +69,20 @@ struct OverLimit;
 impl<R: Read> Read for Limited<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.source.read(buffer)?;
-        self.left = self.left.checked_sub(count as u64).ok_or_else(|| io::Error::other(OverLimit))?;
+        self.left = self
+            .left
+            .checked_sub(count as u64)
+            .ok_or_else(|| io::Error::other(OverLimit))?;
         Ok(count)
     }
 }
 
 fn problem(error: io::Error) -> Problem {
-    if error.get_ref().is_some_and(|inner| inner.is::<OverLimit>()) { Problem::TooLarge } else { error.into() }
+    if error.get_ref().is_some_and(|inner| inner.is::<OverLimit>()) {
+        Problem::TooLarge
+    } else {
+        error.into()
+    }
 }
 
 /// The lines of a text, each of bounded length, with their numbers.
@@ -81,7 +94,11 @@ pub(super) struct Lines<R> {
 
 impl<R: BufRead> Lines<R> {
     fn new(source: R) -> Self {
-        Self { source, buffer: Vec::new(), number: 0 }
+        Self {
+            source,
+            buffer: Vec::new(),
+            number: 0,
+        }
     }
 
     /// The number of the line that was read last, counted from 1.
@@ -96,16 +113,27 @@ impl<R: BufRead> Lines<R> {
             self.number += 1;
             let line = self.number;
             let most = limits::LINE_BYTES + 1;
-            let read = self.source.by_ref().take(most).read_until(b'\n', &mut self.buffer).map_err(problem)?;
+            let read = self
+                .source
+                .by_ref()
+                .take(most)
+                .read_until(b'\n', &mut self.buffer)
+                .map_err(problem)?;
             if read == 0 {
                 return Ok(None);
             }
             if read as u64 == most {
-                return Err(Problem::Line { line, damage: Damage::LongLine });
+                return Err(Problem::Line {
+                    line,
+                    damage: Damage::LongLine,
+                });
             }
             if !self.buffer.trim_ascii().is_empty() {
                 let text = std::str::from_utf8(self.buffer.trim_ascii());
-                return text.map(Some).map_err(|_| Problem::Line { line, damage: Damage::NotText });
+                return text.map(Some).map_err(|_| Problem::Line {
+                    line,
+                    damage: Damage::NotText,
+                });
             }
         }
     }
@@ -114,7 +142,10 @@ impl<R: BufRead> Lines<R> {
     pub(super) fn for_each(&mut self, mut each: impl FnMut(&str) -> Result<(), Damage>) -> Result<(), Problem> {
         while let Some(line) = self.next_line()? {
             if let Err(damage) = each(line) {
-                return Err(Problem::Line { line: self.number(), damage });
+                return Err(Problem::Line {
+                    line: self.number(),
+                    damage,
+                });
             }
         }
         Ok(())
@@ -131,7 +162,10 @@ impl<'a> Columns<'a> {
 
     /// Where the column stands.
     pub(super) fn find(&self, name: &'static str) -> Option<Column> {
-        self.0.iter().position(|column| *column == name).map(|index| Column { name, index })
+        self.0
+            .iter()
+            .position(|column| *column == name)
+            .map(|index| Column { name, index })
     }
 }
 
@@ -167,12 +201,19 @@ impl<'a> Row<'a> {
 fn number(what: &'static str, text: &str, most: u64) -> Result<u64, Damage> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Damage::NotANumber { what, text: quote(text) });
+        return Err(Damage::NotANumber {
+            what,
+            text: quote(text),
+        });
     }
     // All digits: parsing fails only for a number that is negative or too large.
     match text.parse() {
         Ok(value) if value <= most => Ok(value),
-        _ => Err(Damage::OutOfRange { what, text: quote(text), most }),
+        _ => Err(Damage::OutOfRange {
+            what,
+            text: quote(text),
+            most,
+        }),
     }
 }
 
@@ -208,7 +249,14 @@ mod tests {
 
     #[test]
     fn other_files_get_one_line_that_names_the_formats() {
-        for content in [b"".as_slice(), b"\n\n", b"hello\n", b"id,size\n", b"\x7fELF\xff\xfe", &[b'a'; 100_000]] {
+        for content in [
+            b"".as_slice(),
+            b"\n\n",
+            b"hello\n",
+            b"id,size\n",
+            b"\x7fELF\xff\xfe",
+            &[b'a'; 100_000],
+        ] {
             let message = Trace::read("other.bin", content).unwrap_err().to_string();
             assert!(message.starts_with("other.bin: is not a known trace"), "{message}");
             for format in ["op,id,size", "id,lower,upper,size", "RMM", "torch"] {
@@ -222,17 +270,41 @@ mod tests {
     fn long_and_binary_lines_are_named() {
         let long = [b"op,id,size\n".as_slice(), &[b'1'; limits::LINE_BYTES as usize + 1]].concat();
         let error = Trace::read("long.csv", long.as_slice()).unwrap_err();
-        assert!(matches!(error.problem, Problem::Line { line: 2, damage: Damage::LongLine }), "{error}");
+        assert!(
+            matches!(
+                error.problem,
+                Problem::Line {
+                    line: 2,
+                    damage: Damage::LongLine
+                }
+            ),
+            "{error}"
+        );
         let error = Trace::read("binary.csv", b"op,id,size\na,\xff,1\n".as_slice()).unwrap_err();
-        assert!(matches!(error.problem, Problem::Line { line: 2, damage: Damage::NotText }), "{error}");
+        assert!(
+            matches!(
+                error.problem,
+                Problem::Line {
+                    line: 2,
+                    damage: Damage::NotText
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]
     fn what_exceeds_the_limit_is_an_error() {
-        let mut source = Limited { source: io::repeat(b'\n').take(11), left: 10 };
+        let mut source = Limited {
+            source: io::repeat(b'\n').take(11),
+            left: 10,
+        };
         let error = source.read_to_end(&mut Vec::new()).unwrap_err();
         assert!(matches!(problem(error), Problem::TooLarge));
-        let mut source = Limited { source: io::repeat(b'\n').take(10), left: 10 };
+        let mut source = Limited {
+            source: io::repeat(b'\n').take(10),
+            left: 10,
+        };
         assert_eq!(source.read_to_end(&mut Vec::new()).unwrap(), 10);
     }
 

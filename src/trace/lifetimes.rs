@@ -43,7 +43,10 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
         let lifetime = lifetime.map_err(|damage| Problem::Line { line, damage })?;
         // Each block gives two events.
         if lifetimes.len() >= limits::EVENTS / 2 {
-            return Err(Problem::Line { line, damage: Damage::TooManyEvents });
+            return Err(Problem::Line {
+                line,
+                damage: Damage::TooManyEvents,
+            });
         }
         lifetimes.push(Lifetime { line, ..lifetime });
     }
@@ -61,7 +64,12 @@ fn lifetime(layout: &Layout, row: &Row<'_>, ids: &mut HashSet<Box<str>>) -> Resu
     if !ids.insert(id.into()) {
         return Err(Damage::AllocatedTwice(format!("id {}", quote(id))));
     }
-    Ok(Lifetime { lower, upper, size, line: 0 })
+    Ok(Lifetime {
+        lower,
+        upper,
+        size,
+        line: 0,
+    })
 }
 
 /// The allocations and frees in order of time; at one moment frees come first, because `upper` is exclusive.
@@ -76,13 +84,18 @@ fn events(name: &str, lifetimes: &[Lifetime]) -> Result<Trace, Problem> {
     let mut builder = Builder::new();
     let mut blocks = vec![0; lifetimes.len()];
     for (_, is_alloc, index) in order {
-        let (Some(lifetime), Some(block)) = (lifetimes.get(index), blocks.get_mut(index)) else { continue };
+        let (Some(lifetime), Some(block)) = (lifetimes.get(index), blocks.get_mut(index)) else {
+            continue;
+        };
         let result = if is_alloc {
             builder.alloc(lifetime.size, 0, 0).map(|number| *block = number)
         } else {
             builder.free(*block, 0, 0)
         };
-        result.map_err(|damage| Problem::Line { line: lifetime.line, damage })?;
+        result.map_err(|damage| Problem::Line {
+            line: lifetime.line,
+            damage,
+        })?;
     }
     Ok(builder.finish_as(name, Format::Lifetimes, false))
 }
@@ -102,7 +115,13 @@ mod tests {
     fn frees_come_before_allocations_of_the_same_moment() {
         let text = "id,lower,upper,size\nb1,0,3,4\nb2,3,9,5\nb3,0,9,6\n";
         let trace = Trace::read("input.csv", text.as_bytes()).unwrap();
-        let event = |op, block, size, time| Event { op, block, stream: 0, size, time };
+        let event = |op, block, size, time| Event {
+            op,
+            block,
+            stream: 0,
+            size,
+            time,
+        };
         assert_eq!(
             trace.events(),
             [
@@ -131,6 +150,9 @@ mod tests {
         assert_eq!(damage(&format!("{header}\n3,0,4\n")), (2, Damage::Missing("id")));
         // Each size fits, together they do not.
         let most = i64::MAX;
-        assert_eq!(damage(&format!("{header}\n3,0,{most},a,0\n9,1,1,b,0\n")), (3, Damage::LiveBytes));
+        assert_eq!(
+            damage(&format!("{header}\n3,0,{most},a,0\n9,1,1,b,0\n")),
+            (3, Damage::LiveBytes)
+        );
     }
 }

@@ -94,7 +94,10 @@ impl Trace {
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         match std::fs::File::open(path) {
             Ok(file) => Self::read(&name, file),
-            Err(error) => Err(TraceError { file: path.display().to_string(), problem: error.into() }),
+            Err(error) => Err(TraceError {
+                file: path.display().to_string(),
+                problem: error.into(),
+            }),
         }
     }
 
@@ -103,7 +106,10 @@ impl Trace {
     /// # Errors
     /// As [`Trace::open`].
     pub fn read(name: &str, source: impl Read) -> Result<Self, TraceError> {
-        input::read(name, source).map_err(|problem| TraceError { file: name.to_owned(), problem })
+        input::read(name, source).map_err(|problem| TraceError {
+            file: name.to_owned(),
+            problem,
+        })
     }
 
     /// The file's name, without its folder.

@@ -76,7 +76,10 @@ fn address(what: &'static str, text: &str) -> Result<u64, Damage> {
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16),
         _ => text.parse(),
     };
-    parsed.map_err(|_| Damage::NotANumber { what, text: quote(text) })
+    parsed.map_err(|_| Damage::NotANumber {
+        what,
+        text: quote(text),
+    })
 }
 
 const DAY_US: i64 = 24 * 3600 * 1_000_000;
@@ -113,7 +116,9 @@ fn time_of_day(text: &str) -> Option<i64> {
 }
 
 fn digits(text: &str) -> Option<i64> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
 }
 
 #[cfg(test)]
@@ -142,7 +147,13 @@ mod tests {
              10,00:00:00:000007,free,0x7f00,2048,0xabc0\n",
         )
         .unwrap();
-        let event = |op, block, stream, size, time| Event { op, block, stream, size, time };
+        let event = |op, block, stream, size, time| Event {
+            op,
+            block,
+            stream,
+            size,
+            time,
+        };
         assert_eq!(
             trace.events(),
             [
@@ -153,7 +164,10 @@ mod tests {
                 event(Op::Free, 1, 1, 2048, 17),
             ]
         );
-        assert_eq!((trace.format(), trace.has_time(), trace.blocks(), trace.streams()), (Format::RmmLog, true, 2, 2));
+        assert_eq!(
+            (trace.format(), trace.has_time(), trace.blocks(), trace.streams()),
+            (Format::RmmLog, true, 2, 2)
+        );
     }
 
     #[test]
@@ -181,14 +195,28 @@ mod tests {
         assert_eq!(twice, (3, Damage::AllocatedTwice("pointer 0x10".into())));
         let foreign = damage("1,10:00:00.000100,free,0x20,8,0x0\n");
         assert_eq!(foreign, (2, Damage::NotAllocated("pointer 0x20".into())));
-        for time in ["10:00:00", "10:00", "24:00:00.0", "1:00:00.0", "10:00:00.1234567", "10:00:00.0.0", "now"] {
+        for time in [
+            "10:00:00",
+            "10:00",
+            "24:00:00.0",
+            "1:00:00.0",
+            "10:00:00.1234567",
+            "10:00:00.0.0",
+            "now",
+        ] {
             let found = damage(&format!("1,{time},allocate,0x10,8,0x0\n"));
             assert_eq!(found, (2, Damage::TimeOfDay(time.into())));
         }
         let action = damage("1,10:00:00.0,resize,0x10,8,0x0\n");
-        assert!(matches!(action, (2, Damage::Unknown { what: "Action", .. })), "{action:?}");
+        assert!(
+            matches!(action, (2, Damage::Unknown { what: "Action", .. })),
+            "{action:?}"
+        );
         let pointer = damage("1,10:00:00.0,allocate,0x+f,8,0x0\n");
-        assert!(matches!(pointer, (2, Damage::NotANumber { what: "Pointer", .. })), "{pointer:?}");
+        assert!(
+            matches!(pointer, (2, Damage::NotANumber { what: "Pointer", .. })),
+            "{pointer:?}"
+        );
         assert_eq!(damage("1,10:00:00.0,allocate,0x10\n"), (2, Damage::Missing("Size")));
     }
 }

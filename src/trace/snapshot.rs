@@ -10,7 +10,9 @@ use super::{Builder, Damage, Format, Op, Problem, Trace, limits};
 pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Trace, Problem> {
     let pickle = Pickle::load(bytes)?;
     let part = |part| move || Problem::Snapshot { part };
-    let histories = pickle.get(pickle.root(), "device_traces").and_then(|value| pickle.list(value));
+    let histories = pickle
+        .get(pickle.root(), "device_traces")
+        .and_then(|value| pickle.list(value));
     let histories = histories.ok_or_else(part("device_traces"))?;
     let mut device = 0;
     let mut history: &[Value] = &[];
@@ -26,7 +28,9 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Trace, Problem> {
     if history.len() > limits::EVENTS {
         return Err(entry_problem(limits::EVENTS)(Damage::TooManyEvents));
     }
-    let segments = pickle.get(pickle.root(), "segments").and_then(|value| pickle.list(value));
+    let segments = pickle
+        .get(pickle.root(), "segments")
+        .and_then(|value| pickle.list(value));
     let segments = segments.ok_or_else(part("segments"))?;
     let live_at_end = live_blocks(&pickle, segments, device).ok_or_else(part("segments"))?;
     let device = device as u32;
@@ -62,7 +66,9 @@ fn live_blocks(pickle: &Pickle<'_>, segments: &[Value], device: usize) -> Option
             next = addr.checked_add(bytes)?;
             let state = pickle.text(pickle.get(*block, "state")?)?;
             if state == "active_allocated" {
-                let size = unsigned(*block, "requested_size").filter(|size| *size > 0).unwrap_or(bytes);
+                let size = unsigned(*block, "requested_size")
+                    .filter(|size| *size > 0)
+                    .unwrap_or(bytes);
                 live.push(Block { addr, size, stream });
             }
         }
@@ -105,8 +111,15 @@ fn entry(pickle: &Pickle<'_>, value: Value) -> Result<Entry, Damage> {
         None => Ok(None),
         Some(Value::Int(number)) => unsigned(Value::Int(number), most)
             .map(Some)
-            .ok_or_else(|| Damage::OutOfRange { what, text: number.to_string(), most }),
-        Some(value) => Err(Damage::NotANumber { what, text: quote(pickle.text(value).unwrap_or("of another type")) }),
+            .ok_or_else(|| Damage::OutOfRange {
+                what,
+                text: number.to_string(),
+                most,
+            }),
+        Some(value) => Err(Damage::NotANumber {
+            what,
+            text: quote(pickle.text(value).unwrap_or("of another type")),
+        }),
     };
     let (mut addr, mut size) = (0, 0);
     if matches!(action, Action::Alloc | Action::FreeRequested | Action::FreeCompleted) {
@@ -117,7 +130,13 @@ fn entry(pickle: &Pickle<'_>, value: Value) -> Result<Entry, Damage> {
     }
     let stream = number("stream", limits::BYTES)?.unwrap_or(0);
     let time = number("time_us", limits::BYTES)?;
-    Ok(Entry { action, addr, size, stream, time })
+    Ok(Entry {
+        action,
+        addr,
+        size,
+        stream,
+        time,
+    })
 }
 
 fn unsigned(value: Value, most: u64) -> Option<u64> {
@@ -126,7 +145,10 @@ fn unsigned(value: Value, most: u64) -> Option<u64> {
 }
 
 fn entry_problem(index: usize) -> impl FnOnce(Damage) -> Problem {
-    move |damage| Problem::Entry { entry: index as u64 + 1, damage }
+    move |damage| Problem::Entry {
+        entry: index as u64 + 1,
+        damage,
+    }
 }
 
 /// A block whose address is not free again.
@@ -199,7 +221,9 @@ fn add(
             held.insert(addr, Held { block, freed: None });
         }
         Action::FreeRequested => {
-            let held = held.get_mut(&addr).ok_or_else(|| Damage::NotAllocated(format!("address {addr:#x}")))?;
+            let held = held
+                .get_mut(&addr)
+                .ok_or_else(|| Damage::NotAllocated(format!("address {addr:#x}")))?;
             builder.free(held.block, stream, time)?;
             held.freed = Some(index);
         }
@@ -234,7 +258,10 @@ mod tests {
     }
 
     fn dict(items: &[(&str, Vec<u8>)]) -> Vec<u8> {
-        let items: Vec<u8> = items.iter().flat_map(|(key, value)| [text(key), value.clone()].concat()).collect();
+        let items: Vec<u8> = items
+            .iter()
+            .flat_map(|(key, value)| [text(key), value.clone()].concat())
+            .collect();
         [b"}(".as_slice(), &items, b"u"].concat()
     }
 
@@ -249,7 +276,11 @@ mod tests {
     }
 
     fn block(size: i64, requested: i64, state: &str) -> Vec<u8> {
-        dict(&[("size", int(size)), ("requested_size", int(requested)), ("state", text(state))])
+        dict(&[
+            ("size", int(size)),
+            ("requested_size", int(requested)),
+            ("state", text(state)),
+        ])
     }
 
     fn read(segments: &[Vec<u8>], histories: &[Vec<u8>]) -> Result<Trace, Problem> {
@@ -288,7 +319,13 @@ mod tests {
             entry("free_completed", 0x1200, 200, 0, 1_700_000_000_000_016),
         ]);
         let trace = read(&[segment], &[list(&[]), history]).unwrap();
-        let event = |op, block, stream, size, time| Event { op, block, stream, size, time };
+        let event = |op, block, stream, size, time| Event {
+            op,
+            block,
+            stream,
+            size,
+            time,
+        };
         assert_eq!(
             trace.events(),
             [
@@ -302,7 +339,10 @@ mod tests {
                 event(Op::Free, 3, 0, 200, 6),
             ]
         );
-        assert_eq!((trace.format(), trace.has_time()), (Format::TorchSnapshot { device: 1 }, true));
+        assert_eq!(
+            (trace.format(), trace.has_time()),
+            (Format::TorchSnapshot { device: 1 }, true)
+        );
     }
 
     #[test]
@@ -312,23 +352,46 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let alloc = entry("alloc", 0x10, 8, 0, 0);
-        assert_eq!(damage(&[alloc.clone(), alloc]), (2, Damage::AllocatedTwice("address 0x10".into())));
+        assert_eq!(
+            damage(&[alloc.clone(), alloc]),
+            (2, Damage::AllocatedTwice("address 0x10".into()))
+        );
         let negative = damage(&[entry("alloc", 0x10, -8, 0, 0)]);
-        assert!(matches!(negative, (1, Damage::OutOfRange { what: "size", .. })), "{negative:?}");
+        assert!(
+            matches!(negative, (1, Damage::OutOfRange { what: "size", .. })),
+            "{negative:?}"
+        );
         let freed = entry("free_requested", 0x10, 8, 0, 0);
         assert_eq!(damage(&[freed.clone(), freed]), (2, Damage::FreedBefore));
-        assert_eq!(damage(&[dict(&[("action", text("alloc"))])]), (1, Damage::Missing("addr")));
+        assert_eq!(
+            damage(&[dict(&[("action", text("alloc"))])]),
+            (1, Damage::Missing("addr"))
+        );
         assert_eq!(damage(&[int(3)]), (1, Damage::Missing("action")));
         let typed = damage(&[dict(&[("action", text("alloc")), ("addr", text("0x10"))])]);
-        assert_eq!(typed, (1, Damage::NotANumber { what: "addr", text: "0x10".into() }));
+        assert_eq!(
+            typed,
+            (
+                1,
+                Damage::NotANumber {
+                    what: "addr",
+                    text: "0x10".into()
+                }
+            )
+        );
     }
 
     #[test]
     fn snapshots_without_history_say_how_to_record_one() {
         let problem = read(&[], &[list(&[])]).unwrap_err();
         assert!(problem.to_string().contains("_record_memory_history"), "{problem}");
-        let problem = Trace::read("list.pickle", b"\x80\x04].".as_slice()).unwrap_err().problem;
-        assert!(matches!(problem, Problem::Snapshot { part: "device_traces" }), "{problem}");
+        let problem = Trace::read("list.pickle", b"\x80\x04].".as_slice())
+            .unwrap_err()
+            .problem;
+        assert!(
+            matches!(problem, Problem::Snapshot { part: "device_traces" }),
+            "{problem}"
+        );
         let segment = dict(&[("address", int(0)), ("blocks", list(&[dict(&[("size", int(-1))])]))]);
         let problem = read(&[segment], &[list(&[entry("alloc", 1, 8, 0, 0)])]).unwrap_err();
         assert!(matches!(problem, Problem::Snapshot { part: "segments" }), "{problem}");

@@ -1,82 +1,12 @@
-//! Reads the plain data of a pickle (protocols 2 to 5), and nothing else.
-//!
-//! Opcodes that load a class, call something or refer to objects outside the file are refused by name. Containers are kept
-//! in flat tables and values name them by index: shared and even circular values cost nothing more and are dropped
-//! without recursion.
+//! The stack machine that a pickle is a program for.
 
 use std::collections::HashMap;
 
-use super::{PickleDamage, Problem, limits};
+use super::{Pickle, Value};
+use crate::trace::{PickleDamage, Problem, limits};
 
-/// One value. Only what a snapshot needs is kept.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
-    /// An integer that fits.
-    Int(i64),
-    /// Text: where it starts in the input, and its bytes.
-    Text { start: u32, len: u32 },
-    /// A list, tuple or set: its index in the table of lists.
-    List(u32),
-    /// A dict: its index in the table of dicts.
-    Dict(u32),
-    /// Any other plain value: None, booleans, floats, bytes, integers of more than 64 bits.
-    Other,
-}
-
-/// The most keys of a dict that is searched; torch's have about ten.
-const RECORD_KEYS: usize = 256;
-
-/// The values of one pickle.
-#[derive(Debug)]
-pub(super) struct Pickle<'a> {
-    input: &'a [u8],
-    lists: Vec<Vec<Value>>,
-    dicts: Vec<Vec<(Value, Value)>>,
-    root: Value,
-}
-
-impl<'a> Pickle<'a> {
-    /// Reads a pickle of at most [`limits::FILE_BYTES`].
-    pub(super) fn load(input: &'a [u8]) -> Result<Self, Problem> {
-        if input.len() as u64 > limits::FILE_BYTES {
-            return Err(Problem::TooLarge);
-        }
-        Machine::new(input).run()
-    }
-
-    /// The value that was pickled.
-    pub(super) const fn root(&self) -> Value {
-        self.root
-    }
-
-    /// The items of a list.
-    pub(super) fn list(&self, value: Value) -> Option<&[Value]> {
-        let Value::List(index) = value else { return None };
-        self.lists.get(index as usize).map(Vec::as_slice)
-    }
-
-    /// The value of a text key of a dict. Dicts of more than [`RECORD_KEYS`] keys are no records and have none: a large
-    /// one that is shared many times would take forever.
-    pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
-        let Value::Dict(index) = dict else { return None };
-        let items = self.dicts.get(index as usize).filter(|items| items.len() <= RECORD_KEYS)?;
-        // Later items replace earlier ones.
-        items.iter().rev().find(|(name, _)| self.bytes(*name) == Some(key.as_bytes())).map(|(_, value)| *value)
-    }
-
-    /// The text of a value.
-    pub(super) fn text(&self, value: Value) -> Option<&'a str> {
-        std::str::from_utf8(self.bytes(value)?).ok()
-    }
-
-    fn bytes(&self, value: Value) -> Option<&'a [u8]> {
-        let Value::Text { start, len } = value else { return None };
-        self.input.get(start as usize..start as usize + len as usize)
-    }
-}
-
-/// The stack machine that a pickle is a program for.
-struct Machine<'a> {
+/// The machine while it runs.
+pub(super) struct Machine<'a> {
     input: &'a [u8],
     at: usize,
     stack: Vec<Value>,
@@ -92,7 +22,7 @@ struct Machine<'a> {
 type Step<T = ()> = Result<T, PickleDamage>;
 
 impl<'a> Machine<'a> {
-    fn new(input: &'a [u8]) -> Self {
+    pub fn new(input: &'a [u8]) -> Self {
         Self {
             input,
             at: 0,
@@ -105,13 +35,19 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn run(mut self) -> Result<Pickle<'a>, Problem> {
+    /// Runs the program to its STOP.
+    pub fn run(mut self) -> Result<Pickle<'a>, Problem> {
         loop {
             let offset = self.at;
             match self.step() {
                 Ok(None) => {}
                 Ok(Some(root)) => {
-                    return Ok(Pickle { input: self.input, lists: self.lists, dicts: self.dicts, root });
+                    return Ok(Pickle {
+                        input: self.input,
+                        lists: self.lists,
+                        dicts: self.dicts,
+                        root,
+                    });
                 }
                 Err(damage) => return Err(Problem::Pickle { offset, damage }),
             }
@@ -138,7 +74,9 @@ impl<'a> Machine<'a> {
             b'N' | 0x88 | 0x89 => self.push(Value::Other),
             b'K' => self.number(1).and_then(|value| self.push(Value::Int(value as i64))),
             b'M' => self.number(2).and_then(|value| self.push(Value::Int(value as i64))),
-            b'J' => self.number(4).and_then(|value| self.push(Value::Int(i64::from(value as u32 as i32)))),
+            b'J' => self
+                .number(4)
+                .and_then(|value| self.push(Value::Int(i64::from(value as u32 as i32)))),
             0x8a => self.number(1).and_then(|len| self.long(len)),
             0x8b => self.number(4).and_then(|len| self.long(len)),
             b'G' => self.number(8).and_then(|_| self.push(Value::Other)),
@@ -179,9 +117,16 @@ impl<'a> Machine<'a> {
 
     /// An unsigned little-endian number of at most 8 bytes.
     fn number(&mut self, bytes: usize) -> Step<u64> {
-        let field = self.input.get(self.at..).and_then(|rest| rest.get(..bytes)).ok_or(PickleDamage::Truncated)?;
+        let field = self
+            .input
+            .get(self.at..)
+            .and_then(|rest| rest.get(..bytes))
+            .ok_or(PickleDamage::Truncated)?;
         self.at += bytes;
-        Ok(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Ok(field
+            .iter()
+            .rev()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     /// Passes `len` bytes of input and returns where they start.
@@ -213,7 +158,11 @@ impl<'a> Machine<'a> {
         }
         let value = self.number(len as usize)?;
         let unused = 64 - 8 * len as u32;
-        let value = if len == 0 { 0 } else { (value << unused) as i64 >> unused };
+        let value = if len == 0 {
+            0
+        } else {
+            (value << unused) as i64 >> unused
+        };
         self.push(Value::Int(value))
     }
 
@@ -270,7 +219,9 @@ impl<'a> Machine<'a> {
 
     fn append(&mut self, mut items: Vec<Value>) -> Step {
         self.charge(items.len())?;
-        let Value::List(index) = self.top()? else { return Err(PickleDamage::Operands) };
+        let Value::List(index) = self.top()? else {
+            return Err(PickleDamage::Operands);
+        };
         let list = self.lists.get_mut(index as usize).ok_or(PickleDamage::Operands)?;
         list.append(&mut items);
         Ok(())
@@ -286,11 +237,17 @@ impl<'a> Machine<'a> {
 
     fn set_items(&mut self, items: Vec<Value>) -> Step {
         self.charge(items.len())?;
-        let Value::Dict(index) = self.top()? else { return Err(PickleDamage::Operands) };
+        let Value::Dict(index) = self.top()? else {
+            return Err(PickleDamage::Operands);
+        };
         let dict = self.dicts.get_mut(index as usize).ok_or(PickleDamage::Operands)?;
         let (pairs, rest) = items.as_chunks::<2>();
         dict.extend(pairs.iter().map(|[key, value]| (*key, *value)));
-        if rest.is_empty() { Ok(()) } else { Err(PickleDamage::Operands) }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(PickleDamage::Operands)
+        }
     }
 
     fn store(&mut self, index: u32) -> Step {
@@ -417,7 +374,11 @@ mod tests {
             (b"\x80\x04}(Nu.", 5, PickleDamage::Operands),
             (b"\x80\x04h\x07.", 2, PickleDamage::Memo(7)),
             (b"\x80\x04\x8c\x09abc.", 2, PickleDamage::Truncated),
-            (b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.", 2, PickleDamage::Truncated),
+            (
+                b"\x80\x04\x8d\xff\xff\xff\xff\xff\xff\xff\xff.",
+                2,
+                PickleDamage::Truncated,
+            ),
             (b"\x80\x04\x8b\xff\xff\xff\xff.", 2, PickleDamage::Truncated),
             (b"\x80\x04I1\n.", 2, PickleDamage::Opcode(b'I')),
         ];
