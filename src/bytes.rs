@@ -50,12 +50,6 @@ pub fn format(bytes: u64) -> String {
     format!("{:.2} {}", bytes as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
 }
 
-/// Rounds up to a multiple of `unit` (not zero), or `None` where that is above `u64::MAX`.
-#[must_use]
-pub(crate) fn round_up(bytes: u64, unit: u64) -> Option<u64> {
-    bytes.checked_next_multiple_of(unit)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,7 +44,7 @@ impl<D: Driver> Pool<D> {
     pub fn end_private(&self, id: PrivateId) {
         let mut routes = lock(&self.routes);
         if let Some(place) = routes.open.iter().rposition(|(open, _)| *open == id) {
-            routes.open.remove(place);
+            drop(routes.open.remove(place));
             self.core.watched.fetch_sub(1, Relaxed);
         }
     }

@@ -6,5 +6,5 @@ mod counters;
 mod current;
 
 pub(crate) use cache::Cache;
-pub(crate) use counters::{Counters, Level, Sum, Totals};
+pub(crate) use counters::{Counters, Sum, Totals};
 pub(crate) use current::{Current, Lender, NO_STREAM};
