@@ -33,6 +33,7 @@ test: test-rust test-python  ## All tests
 test-rust:  ## The tests of the crate and of the crates beside it
 	@.ci/need.sh cargo
 	cargo test --locked --workspace
+	cargo run --locked --quiet --package embed
 
 .PHONY: test-python
 test-python: build $(VENV)/.dev  ## The tests of the Python package and of the README

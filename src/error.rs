@@ -51,12 +51,51 @@ pub enum Error {
         /// How many devices there are.
         count: i32,
     },
+    /// There is no CUDA in this process: no driver, no device, or a driver that does not start.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
     /// This process was forked after the pool was made. The driver does not work in a forked child: use spawn.
     #[error("this process was forked after the pool was made, where CUDA does not work; start processes with spawn")]
     Forked,
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
+}
+
+/// Why there is no CUDA in this process. The answer does not change while the process lives.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// The dynamic loader finds no driver library.
+    #[error(
+        "no CUDA driver: libcuda.so.1 cannot be loaded; install NVIDIA's driver, or start the process with its folder on \
+         LD_LIBRARY_PATH, or use the simulated device"
+    )]
+    NoLibrary,
+    /// The library lacks a function that every driver since CUDA 11 has.
+    #[error(
+        "the CUDA driver library has no function {name}: it is too old or not NVIDIA's; install driver 450 or newer"
+    )]
+    MissingSymbol {
+        /// The name that was looked up.
+        name: &'static str,
+    },
+    /// The driver works and has no device.
+    #[error("the CUDA driver finds no device; see nvidia-smi, CUDA_VISIBLE_DEVICES and the container's devices")]
+    NoDevice,
+    /// The driver does not start.
+    #[error("the CUDA driver does not start: {0}; {advice}", advice = advice(.0.name))]
+    Init(DriverError),
+}
+
+/// What to do about a driver that does not start.
+fn advice(name: &str) -> &'static str {
+    match name {
+        "CUDA_ERROR_STUB_LIBRARY" => "take the toolkit's lib64/stubs folder out of LD_LIBRARY_PATH",
+        "CUDA_ERROR_SYSTEM_NOT_READY" => "start the fabric manager (nvidia-fabricmanager)",
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" => "the driver was upgraded under the running kernel module: reboot",
+        _ => "see nvidia-smi and the kernel log",
+    }
 }
 
 /// A key or value that the configuration does not have.

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Installs the wheel of dist/ into fresh environments of the oldest and the newest CPython found here, and runs it there.
+#
+#   wheel.sh PYTHON   where PYTHON has maturin
+set -eu
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+skip() { printf 'wheel SKIPPED: %s\n' "$1"; }
+
+# Installs the wheel $2 for the interpreter $1 and asks the command line for its report.
+try() {
+    "$1" -m venv "$work/venv"
+    "$work/venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-index "$2"
+    (cd "$work" && venv/bin/flagstone info --json) >"$work/info.json"
+    "$1" -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/info.json"
+    printf 'wheel: %s runs in %s\n' "$(basename "$2")" "$("$1" --version)"
+    rm -rf "$work/venv"
+}
+
+# The CPythons from 3.10 on that are on the path or under pyenv, oldest first: VERSION PATH a line.
+interpreters() {
+    for python in python3 python3.10 python3.11 python3.12 python3.13 python3.14 "$HOME"/.pyenv/versions/3.*/bin/python; do
+        "$python" -c '
+import ensurepip, sys, sysconfig
+if sys.version_info >= (3, 10) and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    print("%d.%02d" % sys.version_info[:2], sys.executable)
+' 2>/dev/null || true
+    done | sort -u -k 1,1
+}
+
+rm -rf dist
+make --no-print-directory wheel
+found=$(interpreters)
+oldest=$(printf '%s\n' "$found" | head -n 1)
+newest=$(printf '%s\n' "$found" | tail -n 1)
+try "${oldest#* }" dist/*abi3*.whl
+case $oldest in 3.10*) ;; *) skip "no CPython 3.10 here, which the wheel is for too" ;; esac
+if [ "$oldest" = "$newest" ]; then skip "only one CPython here"; else try "${newest#* }" dist/*abi3*.whl; fi
+
+if free=$(command -v python3.14t); then
+    "$1" -m maturin build --release --locked --out dist --interpreter "$free"
+    try "$free" dist/*cp314t*.whl
+else
+    skip "no free-threaded CPython (python3.14t) here, so the wheel for it was neither built nor run"
+fi
