@@ -127,11 +127,11 @@ impl Device {
     /// driver function.
     pub fn abort_capture(&self, stream: Stream) {
         let mut state = self.lock();
-        if let Ok(id) = state.streams.resolve(stream) {
-            if let Some(capture) = state.streams.get(id).capture {
-                // Whether it was valid does not matter any more.
-                drop(state.end_capture(capture));
-            }
+        if let Ok(id) = state.streams.resolve(stream)
+            && let Some(capture) = state.streams.get(id).capture
+        {
+            // Whether it was valid does not matter any more.
+            drop(state.end_capture(capture));
         }
     }
 
@@ -326,11 +326,11 @@ impl State {
 
     /// What precedes each operation that is carried out: the implicit waits of the legacy stream.
     pub fn before_operation(&mut self, call: Call, id: StreamId) -> CuResult {
-        if id == self.streams.legacy() {
-            if let Some(capture) = self.blocking_capture() {
-                self.invalidate(call, capture);
-                return Err(Code::STREAM_CAPTURE_IMPLICIT);
-            }
+        if id == self.streams.legacy()
+            && let Some(capture) = self.blocking_capture()
+        {
+            self.invalidate(call, capture);
+            return Err(Code::STREAM_CAPTURE_IMPLICIT);
         }
         self.wait_implicitly(id);
         Ok(())

@@ -362,9 +362,7 @@ mod tests {
         device
             .launch(
                 b,
-                Work::new()
-                    .takes(15)
-                    .calls(move || counter.store(1, Ordering::Relaxed)),
+                Work::new().takes(15).calls(move || counter.store(1, Ordering::Relaxed)),
             )
             .expect("a launch");
         let mut seen = [0; 4];

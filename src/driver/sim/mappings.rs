@@ -84,7 +84,7 @@ impl Mappings {
     pub fn map(&mut self, addr: u64, bytes: u64, offset: u64, handle: u64, physical: &Physical) -> CuResult {
         let end = end_of(addr, bytes)?;
         let extent = self.live(handle)?.extent;
-        if offset != 0 || bytes != extent.bytes || addr % self.granularity != 0 {
+        if offset != 0 || bytes != extent.bytes || !addr.is_multiple_of(self.granularity) {
             return Err(Code::INVALID_VALUE);
         }
         let reserved = self
@@ -179,7 +179,7 @@ impl Mappings {
 
     /// The number of bytes, if it is a multiple of the granularity and not zero.
     const fn whole(&self, bytes: u64) -> CuResult<u64> {
-        if bytes == 0 || bytes % self.granularity != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(self.granularity) {
             Err(Code::INVALID_VALUE)
         } else {
             Ok(bytes)
@@ -216,10 +216,9 @@ impl Mappings {
             .handles
             .get(&handle)
             .is_some_and(|memory| memory.released && memory.mappings == 0)
+            && let Some(memory) = self.handles.remove(&handle)
         {
-            if let Some(memory) = self.handles.remove(&handle) {
-                physical.give(memory.extent);
-            }
+            physical.give(memory.extent);
         }
     }
 }

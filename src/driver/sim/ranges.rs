@@ -21,19 +21,20 @@ impl Ranges {
 
     /// Makes a range free. It must not overlap a free one.
     pub fn add(&mut self, mut addr: u64, mut bytes: u64) {
-        if let Some((&before, &len)) = self.by_addr.range(..addr).next_back() {
-            if before + len == addr && before / self.boundary == addr / self.boundary {
-                self.remove(before, len);
-                addr = before;
-                bytes += len;
-            }
+        if let Some((&before, &len)) = self.by_addr.range(..addr).next_back()
+            && before + len == addr
+            && before / self.boundary == addr / self.boundary
+        {
+            self.remove(before, len);
+            addr = before;
+            bytes += len;
         }
         let end = addr + bytes;
-        if let Some(&len) = self.by_addr.get(&end) {
-            if end / self.boundary == addr / self.boundary {
-                self.remove(end, len);
-                bytes += len;
-            }
+        if let Some(&len) = self.by_addr.get(&end)
+            && end / self.boundary == addr / self.boundary
+        {
+            self.remove(end, len);
+            bytes += len;
         }
         self.insert(addr, bytes);
     }

@@ -92,12 +92,12 @@ impl Touches {
 
     /// Makes `at` a border, if a range lies over it.
     fn split(&mut self, at: u64) {
-        if let Some((_, (stop, touches))) = self.ranges.range_mut(..at).next_back() {
-            if *stop > at {
-                let back = (*stop, touches.clone());
-                *stop = at;
-                self.ranges.insert(at, back);
-            }
+        if let Some((_, (stop, touches))) = self.ranges.range_mut(..at).next_back()
+            && *stop > at
+        {
+            let back = (*stop, touches.clone());
+            *stop = at;
+            self.ranges.insert(at, back);
         }
     }
 
