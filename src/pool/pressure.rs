@@ -189,7 +189,8 @@ impl<D: Driver> Pool<D> {
         }
         let mut bytes = 0;
         // Each mapping becomes a hole of its own as soon as it is gone, so that a failure leaves the others mapped.
-        for part in arena.lock(metadata).region(kind).divide(&metadata.blocks, part) {
+        let parts = arena.lock(metadata).region(kind).divide(&metadata.blocks, part);
+        for part in parts {
             let result = self.pages.unmap(&self.driver, &part.mappings[0]);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
