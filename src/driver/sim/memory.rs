@@ -320,6 +320,42 @@ mod tests {
             .expect("the other mapping stays");
     }
 
+    /// What the host may do at an address, as `rw-s`.
+    fn permissions(addr: u64) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("Linux");
+        let hex = |text: &str| u64::from_str_radix(text, 16).expect("an address");
+        let line = maps.lines().find(|line| {
+            let (range, _) = line.split_once(' ').expect("a range");
+            let (start, end) = range.split_once('-').expect("two ends");
+            (hex(start)..hex(end)).contains(&addr)
+        });
+        line.and_then(|line| line.split(' ').nth(1))
+            .unwrap_or("none")
+            .to_owned()
+    }
+
+    #[test]
+    fn the_host_cannot_touch_addresses_without_memory_or_access() {
+        let device = Device::new(Options::default());
+        let addr = device.mem_address_reserve(PAGE, 0).expect("addresses");
+        let handle = device.mem_create(PAGE).expect("memory");
+        assert_eq!(permissions(addr), "---p");
+        device.mem_map(addr, PAGE, 0, handle).expect("a mapping");
+        assert_eq!(permissions(addr), "---s");
+        device.mem_set_access(addr, PAGE).expect("access");
+        assert_eq!(permissions(addr), "rw-s");
+        device.mem_unmap(addr, PAGE).expect("a mapping");
+        assert_eq!(permissions(addr), "---p");
+        let (slab, pinned) = (
+            device.mem_alloc(PAGE).expect("memory"),
+            device.mem_host_alloc(1).expect("memory"),
+        );
+        assert_eq!((permissions(slab), permissions(pinned)), ("rw-s".into(), "rw-p".into()));
+        device.mem_free(slab).expect("memory");
+        device.mem_free_host(pinned).expect("memory");
+        assert_eq!((permissions(slab), permissions(pinned)), ("---p".into(), "---p".into()));
+    }
+
     #[test]
     fn bytes_outlive_a_mapping_but_not_the_memory() {
         let device = Device::new(Options::default());
