@@ -111,9 +111,8 @@ impl Captures {
         let (thread, mode) = (thread::number(), thread::capture_mode());
         let forbids = |capture: &Capture| {
             let own = capture.thread == thread && capture.mode != CaptureMode::Relaxed;
-            let others = capture.thread != thread && capture.mode == CaptureMode::Global;
             match mode {
-                CaptureMode::Global => own || others,
+                CaptureMode::Global => own || capture.mode == CaptureMode::Global,
                 CaptureMode::ThreadLocal => own,
                 CaptureMode::Relaxed => false,
             }
