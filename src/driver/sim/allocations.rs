@@ -9,10 +9,7 @@ use super::{Code, CuResult};
 
 /// Small allocations are multiples of this many bytes, and aligned to it.
 const ALIGNMENT: u64 = 512;
-/// Allocations up to half a page share pages: 1 MiB with the usual pages of 2 MiB.
-const SHARED_FRACTION: u64 = 2;
-
-/// The live allocations.
+/// The live allocations. Those up to half a page share pages: 1 MiB with the usual pages of 2 MiB.
 pub(super) struct Allocations {
     page: u64,
     /// Bytes that each allocation occupies, by address.
@@ -37,8 +34,8 @@ impl Allocations {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let (addr, held) = if bytes <= self.page / SHARED_FRACTION {
-            let held = bytes.next_multiple_of(ALIGNMENT.min(self.page));
+        let (addr, held) = if bytes <= self.page / 2 {
+            let held = bytes.next_multiple_of(ALIGNMENT);
             if let Some(addr) = self.parts.take(held, ALIGNMENT) {
                 (addr, held)
             } else {
@@ -54,14 +51,14 @@ impl Allocations {
         Ok(addr)
     }
 
-    /// Frees the allocation and gives the bytes that it occupied.
-    pub fn free(&mut self, addr: u64, physical: &mut Physical, addresses: &mut AddressSpace) -> CuResult<u64> {
+    /// Frees the allocation at an address.
+    pub fn free(&mut self, addr: u64, physical: &mut Physical, addresses: &mut AddressSpace) -> CuResult {
         let bytes = self.live.remove(&addr).ok_or(Code::INVALID_VALUE)?;
         let base = if bytes < self.page {
             self.parts.add(addr, bytes);
             let page = addr / self.page * self.page;
             if !self.parts.take_exactly(page, self.page) {
-                return Ok(bytes);
+                return Ok(());
             }
             page
         } else {
@@ -72,7 +69,7 @@ impl Allocations {
             physical.give(extent);
             addresses.give(base, extent.bytes);
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Start and bytes of the live allocation around an address.
@@ -138,7 +135,7 @@ mod tests {
             Err(Code::OUT_OF_MEMORY)
         );
         for addr in all {
-            assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(512));
+            assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(()));
         }
         assert_eq!((physical.used(), allocations.count()), (0, 0));
     }
@@ -164,7 +161,7 @@ mod tests {
             allocations.free(addr + 512, &mut physical, &mut addresses),
             Err(Code::INVALID_VALUE)
         );
-        assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(PAGE));
+        assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(()));
         assert_eq!(
             allocations.free(addr, &mut physical, &mut addresses),
             Err(Code::INVALID_VALUE)
