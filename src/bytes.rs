@@ -13,7 +13,9 @@
 #[must_use]
 pub fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -47,7 +49,11 @@ pub fn format(bytes: u64) -> String {
         return format!("{bytes} B");
     }
     let power = (bytes.ilog2() / 10) as usize;
-    format!("{:.2} {}", bytes as f64 / (1u64 << (10 * power)) as f64, UNITS[power - 1])
+    format!(
+        "{:.2} {}",
+        bytes as f64 / (1u64 << (10 * power)) as f64,
+        UNITS[power - 1]
+    )
 }
 
 #[cfg(test)]

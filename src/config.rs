@@ -67,13 +67,22 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { limit: None, growth: 0, magazine: 64 << 20, source: Source::Auto, reserve: 0 }
+        Self {
+            limit: None,
+            growth: 0,
+            magazine: 64 << 20,
+            source: Source::Auto,
+            reserve: 0,
+        }
     }
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
 pub const KEYS: [(&str, &str); 5] = [
-    ("limit", "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none"),
+    (
+        "limit",
+        "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
+    ),
     ("growth", "bytes as 20MiB, or 0 to let the pool choose"),
     ("magazine", "bytes as 64MiB, or 0 for none"),
     ("source", "auto, virtual_memory or slabs"),
@@ -158,7 +167,9 @@ fn parse_limit(text: &str) -> Option<Option<Limit>> {
     match fraction {
         Some(fraction) if fraction > 0.0 && fraction <= 1.0 => Some(Some(Limit::Fraction(fraction))),
         Some(_) => None,
-        None => bytes::parse(text).filter(|&bytes| bytes > 0).map(|bytes| Some(Limit::Bytes(bytes))),
+        None => bytes::parse(text)
+            .filter(|&bytes| bytes > 0)
+            .map(|bytes| Some(Limit::Bytes(bytes))),
     }
 }
 
@@ -188,7 +199,12 @@ mod tests {
         for (key, _) in KEYS {
             assert!(Config::default().set(key, "?").is_err(), "{key}");
         }
-        assert!(Config::parse("colour:red").expect_err("bad").allowed.contains("magazine"));
+        assert!(
+            Config::parse("colour:red")
+                .expect_err("bad")
+                .allowed
+                .contains("magazine")
+        );
     }
 
     proptest! {

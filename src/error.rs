@@ -176,12 +176,23 @@ impl std::fmt::Display for OutOfMemory {
             None => f.write_str("no limit set; ")?,
         }
         match self.device_free {
-            Some(free) => write!(f, "device {} free of {}", bytes::format(free), bytes::format(self.device_total))?,
+            Some(free) => write!(
+                f,
+                "device {} free of {}",
+                bytes::format(free),
+                bytes::format(self.device_total)
+            )?,
             None => write!(f, "device {}", bytes::format(self.device_total))?,
         }
         for (i, step) in self.steps.iter().enumerate() {
             let lead = if i == 0 { "; tried: " } else { ", " };
-            write!(f, "{lead}{} ({} in {} us)", step.name, bytes::format(step.bytes), step.nanoseconds / 1000)?;
+            write!(
+                f,
+                "{lead}{} ({} in {} us)",
+                step.name,
+                bytes::format(step.bytes),
+                step.nanoseconds / 1000
+            )?;
         }
         f.write_str(". Free something, ask for less, or raise the limit")
     }

@@ -25,7 +25,11 @@ pub(crate) enum Refusal {
 
 impl From<DriverError> for Refusal {
     fn from(error: DriverError) -> Self {
-        if error.is_out_of_memory() { Self::Full } else { Self::Failed(error) }
+        if error.is_out_of_memory() {
+            Self::Full
+        } else {
+            Self::Failed(error)
+        }
     }
 }
 
@@ -34,16 +38,19 @@ pub(crate) struct Pages {
     reserved: AtomicU64,
     peak: AtomicU64,
     limit: AtomicU64,
+    /// What the device has: the most whatever the limit says.
+    capacity: u64,
     /// Unmapped handles with their bytes, smallest first.
     spare: Mutex<Vec<(u64, Handle)>>,
 }
 
 impl Pages {
-    pub(crate) fn new(limit: Option<u64>) -> Self {
+    pub(crate) fn new(limit: Option<u64>, capacity: u64) -> Self {
         Self {
             reserved: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
+            capacity,
             spare: Mutex::default(),
         }
     }
@@ -69,6 +76,11 @@ impl Pages {
         self.limit.store(limit.unwrap_or(UNLIMITED), Relaxed);
     }
 
+    /// The most that can be held now: the limit, or the device's memory.
+    pub(crate) fn most(&self) -> u64 {
+        self.limit.load(Relaxed).min(self.capacity)
+    }
+
     /// Bytes of handles that are mapped nowhere.
     pub(crate) fn spare_bytes(&self) -> u64 {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
@@ -76,7 +88,7 @@ impl Pages {
 
     /// Counts bytes that are about to be taken, unless that would pass the limit.
     fn book(&self, bytes: u64) -> Result<(), Refusal> {
-        let limit = self.limit.load(Relaxed);
+        let limit = self.most();
         let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
             reserved.checked_add(bytes).filter(|&sum| sum <= limit)
         });
@@ -127,7 +139,11 @@ impl Pages {
                 self.put_spare(handles[index..].to_vec());
                 break;
             }
-            mappings.push(Mapping { addr: at, bytes, handle });
+            mappings.push(Mapping {
+                addr: at,
+                bytes,
+                handle,
+            });
             at += bytes;
         }
         // One call over the whole run: the price is by the call.
@@ -188,7 +204,9 @@ impl Pages {
     pub(crate) fn release_spare(&self, driver: &impl Driver, target: u64) -> DriverResult<u64> {
         let mut given = 0;
         while self.reserved() > target {
-            let Some((bytes, handle)) = lock(&self.spare).pop() else { break };
+            let Some((bytes, handle)) = lock(&self.spare).pop() else {
+                break;
+            };
             if let Err(error) = driver.release(handle) {
                 self.put_spare(vec![(bytes, handle)]);
                 return Err(error);

@@ -84,7 +84,10 @@ mod tests {
             let slab = slots(class);
             let all = slab.granules * GRANULE;
             let used = slab.count * class;
-            assert!(used <= all && (all - used) * 16 <= all, "class {class}: {used} of {all}");
+            assert!(
+                used <= all && (all - used) * 16 <= all,
+                "class {class}: {used} of {all}"
+            );
             assert!(bytes(all) <= 128 << 10, "class {class}: {} bytes", bytes(all));
         }
     }

@@ -25,7 +25,11 @@ impl Kind for OnDevice {
     type Driver = Sim;
 
     fn driver(&self, capacity: u64) -> Sim {
-        Sim::new(Options { capacity, backed: false, ..Options::default() })
+        Sim::new(Options {
+            capacity,
+            backed: false,
+            ..Options::default()
+        })
     }
     fn source(&self) -> Source {
         self.0
@@ -48,7 +52,13 @@ impl Kind for OnHost {
     type Driver = Pinned<Sim>;
 
     fn driver(&self, capacity: u64) -> Pinned<Sim> {
-        Pinned::new(Sim::new(Options { backed: false, ..Options::default() }), capacity)
+        Pinned::new(
+            Sim::new(Options {
+                backed: false,
+                ..Options::default()
+            }),
+            capacity,
+        )
     }
     fn source(&self) -> Source {
         Source::Auto

@@ -29,7 +29,11 @@ pub(crate) struct Metadata {
 
 impl Metadata {
     pub(crate) fn new() -> Self {
-        Self { blocks: Blocks::new(), slabs: Slabs::new(), table: Table::new() }
+        Self {
+            blocks: Blocks::new(),
+            slabs: Slabs::new(),
+            table: Table::new(),
+        }
     }
 
     /// The block that begins at `addr` and was given out at some time, or `None`.
@@ -102,7 +106,11 @@ impl Kind {
 
     /// What a region of this kind must find for a block of `units`: the block, or a slab for it.
     pub(crate) fn range_units(units: u32) -> u32 {
-        if units <= SLOT_MAX { size_class::slots(units).granules * GRANULE } else { units }
+        if units <= SLOT_MAX {
+            size_class::slots(units).granules * GRANULE
+        } else {
+            units
+        }
     }
 }
 
@@ -190,7 +198,9 @@ impl Inner {
     fn take_slot(&mut self, metadata: &Metadata, units: u32) -> u32 {
         let mut slab = self.partial[units as usize].first();
         if slab == 0 {
-            let range = self.region(Kind::Slabs).take(&metadata.blocks, Kind::range_units(units));
+            let range = self
+                .region(Kind::Slabs)
+                .take(&metadata.blocks, Kind::range_units(units));
             if range == 0 {
                 return 0;
             }
@@ -236,7 +246,9 @@ impl Inner {
         for slot in (0..shape.count).rev() {
             let index = first + slot;
             let block = metadata.blocks.get(index);
-            block.addr.store(base + size_class::bytes(units) * u64::from(slot), Relaxed);
+            block
+                .addr
+                .store(base + size_class::bytes(units) * u64::from(slot), Relaxed);
             block.units.store(units, Relaxed);
             block.arena.store(self.arena, Relaxed);
             block.home.store(slab, Relaxed);
@@ -247,7 +259,10 @@ impl Inner {
             record.push(block, index);
         }
         for granule in 0..shape.granules {
-            metadata.table.set(base + u64::from(granule) * size_class::bytes(GRANULE), Entry::Slab(slab));
+            metadata.table.set(
+                base + u64::from(granule) * size_class::bytes(GRANULE),
+                Entry::Slab(slab),
+            );
         }
         self.partial[units as usize].insert(&metadata.slabs, slab);
         slab
@@ -314,7 +329,9 @@ impl Inner {
     /// The growth's memory is mapped: a block of `units` from it, held by the caller and in the table.
     pub(crate) fn commit(&mut self, metadata: &Metadata, growth: Growth, mappings: &[Mapping], units: u32) -> u32 {
         let range_units = Kind::range_units(units);
-        let index = self.region(Kind::of(units)).commit(&metadata.blocks, growth, mappings, range_units);
+        let index = self
+            .region(Kind::of(units))
+            .commit(&metadata.blocks, growth, mappings, range_units);
         if units > SLOT_MAX {
             publish(metadata, index);
             return index;
@@ -331,7 +348,11 @@ impl Inner {
 
     /// The largest free range, in bytes.
     pub(crate) fn largest(&self, metadata: &Metadata) -> u64 {
-        let units = self.regions.iter().map(|region| region.ranges.largest(&metadata.blocks)).max();
+        let units = self
+            .regions
+            .iter()
+            .map(|region| region.ranges.largest(&metadata.blocks))
+            .max();
         size_class::bytes(units.unwrap_or(0))
     }
 }

@@ -31,7 +31,11 @@ const fn bin(units: u32) -> u32 {
 
 impl Ranges {
     pub(crate) fn new() -> Self {
-        Self { words: 0, bits: [0; WORDS], heads: vec![0; BINS].into() }
+        Self {
+            words: 0,
+            bits: [0; WORDS],
+            heads: vec![0; BINS].into(),
+        }
     }
 
     /// Adds a range that the caller holds.
@@ -111,7 +115,9 @@ impl Ranges {
 
     /// The largest free range, in units. Looks through one bin.
     pub(crate) fn largest(&self, blocks: &Blocks) -> u32 {
-        let Some(word) = self.words.checked_ilog2() else { return 0 };
+        let Some(word) = self.words.checked_ilog2() else {
+            return 0;
+        };
         let bin = word * SUB + self.bits[word as usize].ilog2();
         let mut index = self.heads[bin as usize];
         let mut largest = 0;

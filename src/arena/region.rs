@@ -96,7 +96,13 @@ pub(crate) struct Region {
 
 impl Region {
     pub(crate) fn new(arena: u32) -> Self {
-        Self { arena, ranges: Ranges::new(), segments: Vec::new(), holes: Vec::new(), held: 0 }
+        Self {
+            arena,
+            ranges: Ranges::new(),
+            segments: Vec::new(),
+            holes: Vec::new(),
+            held: 0,
+        }
     }
 
     /// A record for a part of a segment, held by the caller; 0 when there are no records left.
@@ -154,7 +160,11 @@ impl Region {
 
     /// A neighbour of `block` when it is in `state`, otherwise 0.
     fn neighbour(blocks: &Blocks, index: u32, state: State) -> u32 {
-        if index != 0 && blocks.get(index).state() == state { index } else { 0 }
+        if index != 0 && blocks.get(index).state() == state {
+            index
+        } else {
+            0
+        }
     }
 
     /// Exactly `units` of free memory, held by the caller, or 0.
@@ -227,7 +237,14 @@ impl Region {
         if first == 0 {
             return false;
         }
-        let segment = Segment { base, bytes, origin, reserved, first, mappings: BTreeMap::new() };
+        let segment = Segment {
+            base,
+            bytes,
+            origin,
+            reserved,
+            first,
+            mappings: BTreeMap::new(),
+        };
         match vacant {
             Some(number) => self.segments[number] = segment,
             None => self.segments.push(segment),
@@ -256,7 +273,9 @@ impl Region {
             let need = units.saturating_sub(before).max(1).checked_next_multiple_of(page);
             let map = match need {
                 Some(need) if need <= block.units() => need,
-                _ if u64::from(before) + u64::from(block.units()) + u64::from(behind) >= u64::from(units) => block.units(),
+                _ if u64::from(before) + u64::from(block.units()) + u64::from(behind) >= u64::from(units) => {
+                    block.units()
+                }
                 _ => continue,
             };
             if best.is_none_or(|(_, least)| map < least) {
@@ -265,7 +284,10 @@ impl Region {
         }
         let (hole, need) = best?;
         let have = blocks.get(hole).units();
-        let step = u32::try_from(step / UNIT).unwrap_or(u32::MAX).checked_next_multiple_of(page).unwrap_or(need);
+        let step = u32::try_from(step / UNIT)
+            .unwrap_or(u32::MAX)
+            .checked_next_multiple_of(page)
+            .unwrap_or(need);
         let map = need.max(step.min(have));
         self.start_growth(blocks, hole, map)
     }
@@ -298,7 +320,11 @@ impl Region {
             blocks.get(before).set_state(State::Busy);
             index = before;
         }
-        Some(Growth { block: index, addr, bytes: size_class::bytes(map) })
+        Some(Growth {
+            block: index,
+            addr,
+            bytes: size_class::bytes(map),
+        })
     }
 
     /// The growth's memory is mapped: returns `units` of it, held by the caller; the rest is free.
@@ -363,7 +389,12 @@ impl Region {
             self.ranges.remove(blocks, index);
             block.set_state(State::Busy);
             let Span { addr, bytes } = segment.origin;
-            return Some(Idle { block: index, addr, bytes, mappings: Vec::new() });
+            return Some(Idle {
+                block: index,
+                addr,
+                bytes,
+                mappings: Vec::new(),
+            });
         }
         let mut mappings = Vec::new();
         let mut bytes = 0;
@@ -396,7 +427,12 @@ impl Region {
             }
             self.give(blocks, rest);
         }
-        Some(Idle { block: busy, addr: from, bytes, mappings })
+        Some(Idle {
+            block: busy,
+            addr: from,
+            bytes,
+            mappings,
+        })
     }
 
     /// The memory of an idle part was given back: a hole is left, or nothing of a slab's segment.
@@ -430,7 +466,11 @@ impl Region {
         let mut block = idle.block;
         let last = mappings.len().saturating_sub(1);
         for (place, mapping) in mappings.into_iter().enumerate() {
-            let rest = if place == last { 0 } else { self.cut(blocks, block, (mapping.bytes / UNIT) as u32) };
+            let rest = if place == last {
+                0
+            } else {
+                self.cut(blocks, block, (mapping.bytes / UNIT) as u32)
+            };
             if rest == 0 && place != last {
                 self.give(blocks, block);
                 break;
@@ -438,7 +478,12 @@ impl Region {
             if rest != 0 {
                 blocks.get(rest).set_state(State::Busy);
             }
-            parts.push(Idle { block, addr: mapping.addr, bytes: mapping.bytes, mappings: vec![mapping] });
+            parts.push(Idle {
+                block,
+                addr: mapping.addr,
+                bytes: mapping.bytes,
+                mappings: vec![mapping],
+            });
             block = rest;
         }
         parts

@@ -34,7 +34,11 @@ impl<D: Driver> Pinned<D> {
 
 /// The answer of every call that needs virtual memory management.
 fn unsupported<T>(call: &'static str) -> DriverResult<T> {
-    Err(DriverError { call, code: 801, name: "CUDA_ERROR_NOT_SUPPORTED" })
+    Err(DriverError {
+        call,
+        code: 801,
+        name: "CUDA_ERROR_NOT_SUPPORTED",
+    })
 }
 
 impl<D: Driver> Driver for Pinned<D> {

@@ -34,7 +34,10 @@ impl TaggedStack {
             // Relaxed: published by the release below.
             links.link(last).store((head & INDEX) as u32, Ordering::Relaxed);
             // Release: whoever pops the chain sees its links and all that was written to its records.
-            match self.head.compare_exchange_weak(head, next_head(head, first), Ordering::Release, Ordering::Relaxed) {
+            match self
+                .head
+                .compare_exchange_weak(head, next_head(head, first), Ordering::Release, Ordering::Relaxed)
+            {
                 Ok(_) => return,
                 Err(now) => head = now,
             }
@@ -53,7 +56,10 @@ impl TaggedStack {
             // Relaxed: may be stale when another thread popped the record; then the tag has changed and we retry.
             let next = links.link(index).load(Ordering::Relaxed);
             // Acquire on both: the popped record, or the next head's link, is read afterwards.
-            match self.head.compare_exchange_weak(head, next_head(head, next), Ordering::Acquire, Ordering::Acquire) {
+            match self
+                .head
+                .compare_exchange_weak(head, next_head(head, next), Ordering::Acquire, Ordering::Acquire)
+            {
                 Ok(_) => return index,
                 Err(now) => head = now,
             }
@@ -66,7 +72,10 @@ impl TaggedStack {
         let mut head = self.head.load(Ordering::Relaxed);
         while head & INDEX != 0 {
             // Acquire: the chain's records are read afterwards.
-            match self.head.compare_exchange_weak(head, next_head(head, 0), Ordering::Acquire, Ordering::Relaxed) {
+            match self
+                .head
+                .compare_exchange_weak(head, next_head(head, 0), Ordering::Acquire, Ordering::Relaxed)
+            {
                 Ok(_) => return (head & INDEX) as u32,
                 Err(now) => head = now,
             }

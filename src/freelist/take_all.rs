@@ -28,7 +28,10 @@ impl TakeAll {
             // Relaxed: published by the release below.
             links.link(index).store(head, Ordering::Relaxed);
             // Release: whoever takes the list sees the link and all that was written to the record.
-            match self.head.compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed) {
+            match self
+                .head
+                .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed)
+            {
                 Ok(_) => return,
                 Err(now) => head = now,
             }

@@ -18,7 +18,11 @@ impl<T: Send + Sync> Append<T> {
     pub(crate) fn new() -> Self {
         let mut slots = Vec::with_capacity(CAPACITY);
         slots.resize_with(CAPACITY, AtomicPtr::default);
-        Self { slots: slots.into(), len: AtomicU32::new(0), growing: Mutex::new(()) }
+        Self {
+            slots: slots.into(),
+            len: AtomicU32::new(0),
+            growing: Mutex::new(()),
+        }
     }
 
     /// Adds what `make` makes of its index; `None` when the list is full.

@@ -33,7 +33,13 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     pub(crate) fn new() -> Self {
         let mut chunks = Vec::with_capacity(CHUNKS);
         chunks.resize_with(CHUNKS, AtomicPtr::default);
-        Self { chunks: chunks.into(), vacant: Mutex::new(Vacant { next: 1, runs: Vec::new() }) }
+        Self {
+            chunks: chunks.into(),
+            vacant: Mutex::new(Vacant {
+                next: 1,
+                runs: Vec::new(),
+            }),
+        }
     }
 
     fn layout() -> Option<Layout> {

@@ -159,7 +159,15 @@ mod tests {
         table.set(base + (16 << 10), Entry::Slab(9));
         assert_eq!(table.get(base + 511), Entry::Block(7));
         assert_eq!(table.get(base + (17 << 10)), Entry::Slab(9));
-        for miss in [0, base - 1, base + (32 << 10), base + (2 << 20), base ^ (1 << 40), u64::MAX, 1 << 48] {
+        for miss in [
+            0,
+            base - 1,
+            base + (32 << 10),
+            base + (2 << 20),
+            base ^ (1 << 40),
+            u64::MAX,
+            1 << 48,
+        ] {
             assert_eq!(table.get(miss), Entry::None, "{miss:#x}");
         }
         table.set(base, Entry::None);

@@ -44,16 +44,30 @@ impl<D: Driver> Pool<D> {
         }
         self.check_caches(&mut tally)?;
         let (reserved, spare) = (self.pages.reserved(), self.pages.spare_bytes());
-        hold!(tally.held + spare == reserved, "{} held + {spare} spare is not {reserved} reserved", tally.held);
+        hold!(
+            tally.held + spare == reserved,
+            "{} held + {spare} spare is not {reserved} reserved",
+            tally.held
+        );
         let stats = self.stats();
-        hold!(tally.live == stats.live_blocks, "{} live blocks, {} counted", tally.live, stats.live_blocks);
+        hold!(
+            tally.live == stats.live_blocks,
+            "{} live blocks, {} counted",
+            tally.live,
+            stats.live_blocks
+        );
         hold!(
             tally.live_bytes == stats.allocated_bytes,
             "{} bytes live, {} counted",
             tally.live_bytes,
             stats.allocated_bytes
         );
-        hold!(tally.pending == stats.pending_blocks, "{} blocks wait, {} counted", tally.pending, stats.pending_blocks);
+        hold!(
+            tally.pending == stats.pending_blocks,
+            "{} blocks wait, {} counted",
+            tally.pending,
+            stats.pending_blocks
+        );
         hold!(
             tally.pending_bytes == self.core.totals.pending.load(Relaxed),
             "{} bytes wait, otherwise counted",
@@ -79,9 +93,19 @@ impl<D: Driver> Pool<D> {
             while index != 0 {
                 let block = metadata.blocks.get(index);
                 let state = block.state();
-                hold!(block.addr() == addr, "{kind:?}: block at {:#x} should be at {addr:#x}", block.addr());
-                hold!(block.before.load(Relaxed) == before, "{addr:#x}: the link back is wrong");
-                hold!(block.arena.load(Relaxed) == arena.index, "{addr:#x}: belongs to another arena");
+                hold!(
+                    block.addr() == addr,
+                    "{kind:?}: block at {:#x} should be at {addr:#x}",
+                    block.addr()
+                );
+                hold!(
+                    block.before.load(Relaxed) == before,
+                    "{addr:#x}: the link back is wrong"
+                );
+                hold!(
+                    block.arena.load(Relaxed) == arena.index,
+                    "{addr:#x}: belongs to another arena"
+                );
                 let pair = (last, state);
                 hold!(
                     pair != (State::Free, State::Free) && pair != (State::Unmapped, State::Unmapped),
@@ -101,11 +125,18 @@ impl<D: Driver> Pool<D> {
                     State::Vacant | State::Busy => return Err(format!("{addr:#x}: {state:?} within a segment")),
                 }
                 if matches!(state, State::Free | State::Unmapped) {
-                    hold!(metadata.table.get(addr) == Entry::None || kind == Kind::Small, "{addr:#x}: {state:?} in table");
+                    hold!(
+                        metadata.table.get(addr) == Entry::None || kind == Kind::Small,
+                        "{addr:#x}: {state:?} in table"
+                    );
                 }
                 (addr, before, last, index) = (block.end(), index, state, block.behind.load(Relaxed));
             }
-            hold!(addr == segment.base + segment.bytes, "segment {:#x} ends at {addr:#x}", segment.base);
+            hold!(
+                addr == segment.base + segment.bytes,
+                "segment {:#x} ends at {addr:#x}",
+                segment.base
+            );
             let mappings: u64 = segment.mappings.values().map(|mapping| mapping.bytes).sum();
             hold!(
                 !segment.reserved || mappings == mapped,
@@ -116,7 +147,12 @@ impl<D: Driver> Pool<D> {
         let mut binned = region.ranges.all(&metadata.blocks);
         binned.sort_unstable();
         free.sort_unstable();
-        hold!(binned == free, "{kind:?}: {} ranges are free, {} in bins", free.len(), binned.len());
+        hold!(
+            binned == free,
+            "{kind:?}: {} ranges are free, {} in bins",
+            free.len(),
+            binned.len()
+        );
         Ok(())
     }
 
@@ -131,16 +167,26 @@ impl<D: Driver> Pool<D> {
         let mut vacant = 0;
         let mut index = record.first_free.load(Relaxed);
         while index != 0 {
-            hold!((first..first + slots).contains(&index), "{base:#x}: a vacant slot of another slab");
+            hold!(
+                (first..first + slots).contains(&index),
+                "{base:#x}: a vacant slot of another slab"
+            );
             vacant += 1;
             hold!(vacant <= slots, "{base:#x}: the vacant slots go round");
             index = metadata.blocks.get(index).link.load(Relaxed);
         }
-        hold!(vacant == record.free.load(Relaxed), "{base:#x}: {vacant} slots vacant, otherwise counted");
+        hold!(
+            vacant == record.free.load(Relaxed),
+            "{base:#x}: {vacant} slots vacant, otherwise counted"
+        );
         hold!(vacant < slots, "{base:#x}: an empty slab was kept");
         for index in first..first + slots {
             let block = metadata.blocks.get(index);
-            hold!(metadata.find(block.addr()) == Some(index), "{:#x}: slot not found", block.addr());
+            hold!(
+                metadata.find(block.addr()) == Some(index),
+                "{:#x}: slot not found",
+                block.addr()
+            );
             tally.add(index, block.state(), block.bytes());
         }
         Ok(())
@@ -169,7 +215,10 @@ impl<D: Driver> Pool<D> {
                     block.state()
                 ));
             }
-            hold!(bytes == held, "a cache has {bytes} bytes in magazines and counts {held}");
+            hold!(
+                bytes == held,
+                "a cache has {bytes} bytes in magazines and counts {held}"
+            );
         }
         Ok(())
     }

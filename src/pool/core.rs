@@ -158,8 +158,14 @@ impl Core {
         if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
             return Freed::Look;
         }
-        cache.counters.free(&self.totals, block.bytes(), block.requested.load(Relaxed));
-        if cache.push(block, index) { Freed::Done } else { Freed::Overflow(index) }
+        cache
+            .counters
+            .free(&self.totals, block.bytes(), block.requested.load(Relaxed));
+        if cache.push(block, index) {
+            Freed::Done
+        } else {
+            Freed::Overflow(index)
+        }
     }
 
     /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
@@ -263,7 +269,12 @@ impl Core {
     /// Counters over all threads.
     pub(crate) fn sum(&self) -> Sum {
         let orphans = lock(&self.orphans);
-        self.totals.sum(self.caches.iter().map(|cache| &cache.counters).chain(std::iter::once(&*orphans)))
+        self.totals.sum(
+            self.caches
+                .iter()
+                .map(|cache| &cache.counters)
+                .chain(std::iter::once(&*orphans)),
+        )
     }
 
     /// Lets the peaks begin again.

@@ -96,7 +96,8 @@ impl<D: Driver> Pool<D> {
         // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
         // ones have the room that they have.
         if block.units() <= CLASS_MAX {
-            self.core.share(self.arena_of(block), cache.take_own(&self.core.metadata.blocks));
+            self.core
+                .share(self.arena_of(block), cache.take_own(&self.core.metadata.blocks));
             if cache.push(block, index) {
                 return;
             }
@@ -115,7 +116,11 @@ impl<D: Driver> Pool<D> {
             StreamKey::PerThread(_) => false,
             StreamKey::Id(id) => lock(&self.kept).contains(&id),
         };
-        Ok(Some(Use { key, stream, usable: durable || now }))
+        Ok(Some(Use {
+            key,
+            stream,
+            usable: durable || now,
+        }))
     }
 
     /// [`Pool::record_stream`].

@@ -33,10 +33,19 @@ impl<D: Driver> Pool<D> {
         }
         let units = size_class::units(bytes);
         if units == 0 {
-            return Err(Error::TooLarge { requested: bytes, most: BYTES_MAX });
+            return Err(Error::TooLarge {
+                requested: bytes,
+                most: BYTES_MAX,
+            });
         }
         let key = self.stream_key(stream)?;
-        let arena = self.arena_for(ArenaKey { stream: key, private: self.route(key, stream)? }, stream)?;
+        let arena = self.arena_for(
+            ArenaKey {
+                stream: key,
+                private: self.route(key, stream)?,
+            },
+            stream,
+        )?;
         let cache = self.core.cache(arena);
         if let Some(cache) = cache {
             // Streams that are not default ones come here every time.
@@ -173,7 +182,11 @@ impl<D: Driver> Pool<D> {
     /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         count(&self.core.events.growths);
-        if self.virtual_memory { self.grow_pages(arena, units) } else { self.grow_slabs(arena, units) }
+        if self.virtual_memory {
+            self.grow_pages(arena, units)
+        } else {
+            self.grow_slabs(arena, units)
+        }
     }
 
     fn grow_pages(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
@@ -233,7 +246,11 @@ impl<D: Driver> Pool<D> {
     fn add_segment(&self, arena: &Arena, kind: Kind, span: Span, reserved: bool) -> bool {
         let metadata = &self.core.metadata;
         let covered = span.addr.checked_add(span.bytes).is_some_and(Table::covers);
-        covered && arena.lock(metadata).region(kind).add_segment(&metadata.blocks, span, reserved)
+        covered
+            && arena
+                .lock(metadata)
+                .region(kind)
+                .add_segment(&metadata.blocks, span, reserved)
     }
 
     fn grow_slabs(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
@@ -269,7 +286,10 @@ impl<D: Driver> Pool<D> {
         }
         self.pages.give_slab(&self.driver, addr, bytes)?;
         let bytes = bytes + granule;
-        Ok(Span { addr: self.pages.take_slab(&self.driver, bytes)?, bytes })
+        Ok(Span {
+            addr: self.pages.take_slab(&self.driver, bytes)?,
+            bytes,
+        })
     }
 }
 

@@ -35,8 +35,6 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
-pub(crate) use core::forked;
-
 /// A pool of one device's memory.
 ///
 /// All methods may be called from any thread at once. Memory belongs to the stream that it was allocated on: freed, it
@@ -90,7 +88,7 @@ impl<D: Driver> Pool<D> {
         let pool = Self {
             core: Core::new(config.magazine),
             virtual_memory,
-            pages: Pages::new(limit),
+            pages: Pages::new(limit, properties.total_bytes),
             uses: Uses::default(),
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -154,7 +152,13 @@ impl<D: Driver> Pool<D> {
     pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
         if let Some(index) = self.core.metadata.find(addr) {
             // Relaxed: a number to compare.
-            let requested = self.core.metadata.blocks.get(index).requested.load(std::sync::atomic::Ordering::Relaxed);
+            let requested = self
+                .core
+                .metadata
+                .blocks
+                .get(index)
+                .requested
+                .load(std::sync::atomic::Ordering::Relaxed);
             if requested != bytes {
                 count(&self.core.events.wrong_size_frees);
             }
@@ -181,7 +185,13 @@ impl<D: Driver> Pool<D> {
         let key = self.stream_key(stream)?;
         if let StreamKey::Id(id) = key {
             lock(&self.kept).insert(id);
-            let arena = self.arena_for(ArenaKey { stream: key, private: None }, stream)?;
+            let arena = self.arena_for(
+                ArenaKey {
+                    stream: key,
+                    private: None,
+                },
+                stream,
+            )?;
             // Relaxed: whoever misses it puts a block aside that could have had an event.
             arena.durable.store(true, std::sync::atomic::Ordering::Relaxed);
         }
@@ -233,7 +243,10 @@ impl<D: Driver> Pool<D> {
 
     /// Whose memory a stream's is. Asks the driver unless it is a default stream.
     fn stream_key(&self, stream: Stream) -> Result<StreamKey> {
-        let invalid = || Error::InvalidStream { stream: stream.0, device: self.device() };
+        let invalid = || Error::InvalidStream {
+            stream: stream.0,
+            device: self.device(),
+        };
         if stream.is_legacy() {
             return Ok(StreamKey::Legacy);
         }
@@ -255,7 +268,9 @@ impl<D: Driver> Pool<D> {
             StreamKey::PerThread(_) => false,
             StreamKey::Id(id) => lock(&self.kept).contains(&id),
         };
-        self.core.arena(key, stream, durable).ok_or(Error::TooMany { what: "streams" })
+        self.core
+            .arena(key, stream, durable)
+            .ok_or(Error::TooMany { what: "streams" })
     }
 }
 
@@ -265,7 +280,10 @@ fn is_bad_handle(error: &DriverError) -> bool {
     const CONTEXT_IS_DESTROYED: u32 = 709;
     const INVALID_CONTEXT: u32 = 201;
     const INVALID_HANDLE: u32 = 400;
-    matches!(error.code, INVALID_VALUE | INVALID_CONTEXT | INVALID_HANDLE | CONTEXT_IS_DESTROYED)
+    matches!(
+        error.code,
+        INVALID_VALUE | INVALID_CONTEXT | INVALID_HANDLE | CONTEXT_IS_DESTROYED
+    )
 }
 
 impl<D: Driver> Drop for Pool<D> {
@@ -276,6 +294,9 @@ impl<D: Driver> Drop for Pool<D> {
 
 impl<D: Driver> std::fmt::Debug for Pool<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool").field("device", &self.device()).field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Pool")
+            .field("device", &self.device())
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }

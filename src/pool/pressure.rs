@@ -23,7 +23,11 @@ struct Ladder {
 impl Ladder {
     fn step(&mut self, name: &'static str, bytes: u64) {
         let nanoseconds = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.steps.push(Step { name, bytes, nanoseconds });
+        self.steps.push(Step {
+            name,
+            bytes,
+            nanoseconds,
+        });
         self.began = Instant::now();
     }
 }
@@ -32,15 +36,22 @@ impl<D: Driver> Pool<D> {
     /// A held block of `units` by every means, or the error with its numbers.
     pub(super) fn press(&self, arena: &Arena, units: u32, bytes: u64) -> Result<u32> {
         count(&self.core.events.pressure);
-        let mut ladder = Ladder { steps: Vec::new(), began: Instant::now() };
-        let most = self.pages.limit().unwrap_or(u64::MAX).min(self.driver.properties().total_bytes);
-        if size_class::bytes(units) <= most {
-            if let Some(index) = self.climb(arena, units, &mut ladder)? {
-                return Ok(index);
-            }
+        let mut ladder = Ladder {
+            steps: Vec::new(),
+            began: Instant::now(),
+        };
+        // What cannot fit into an empty pool is refused without disturbing this one.
+        if size_class::bytes(units) <= self.pages.most()
+            && let Some(index) = self.climb(arena, units, &mut ladder)?
+        {
+            return Ok(index);
         }
         count(&self.core.events.out_of_memory);
-        Err(Error::OutOfMemory(Box::new(self.out_of_memory(arena, bytes, ladder.steps))))
+        Err(Error::OutOfMemory(Box::new(self.out_of_memory(
+            arena,
+            bytes,
+            ladder.steps,
+        ))))
     }
 
     fn climb(&self, arena: &Arena, units: u32, ladder: &mut Ladder) -> Result<Option<u32>> {
@@ -110,7 +121,11 @@ impl<D: Driver> Pool<D> {
     fn wait_for_nearest(&self, units: u32) -> (bool, u64) {
         let blocks = &self.core.metadata.blocks;
         let events = lock(&self.pending).nearest(|index| blocks.get(index).units() >= units);
-        if events.is_empty() || events.iter().any(|&event| self.driver.event_synchronize(event).is_err()) {
+        if events.is_empty()
+            || events
+                .iter()
+                .any(|&event| self.driver.event_synchronize(event).is_err())
+        {
             return (false, 0);
         }
         let before = self.core.totals.pending.load(Relaxed);
@@ -144,11 +159,17 @@ impl<D: Driver> Pool<D> {
         }
         if let Err(error) = self.driver.synchronize() {
             for (arena, kind, part) in parts {
-                arena.lock(&self.core.metadata).region(kind).keep(&self.core.metadata.blocks, &part);
+                arena
+                    .lock(&self.core.metadata)
+                    .region(kind)
+                    .keep(&self.core.metadata.blocks, &part);
             }
             return Err(error.into());
         }
-        Ok(parts.into_iter().map(|(arena, kind, part)| self.give_part(arena, kind, part)).sum())
+        Ok(parts
+            .into_iter()
+            .map(|(arena, kind, part)| self.give_part(arena, kind, part))
+            .sum())
     }
 
     /// Idle parts of all arenas that no capture holds, taken out of the free ranges.
@@ -226,7 +247,10 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
-        let key = ArenaKey { stream: StreamKey::Legacy, private: None };
+        let key = ArenaKey {
+            stream: StreamKey::Legacy,
+            private: None,
+        };
         let arena = self.arena_for(key, Stream::LEGACY)?;
         while self.pages.reserved() < bytes {
             // In one piece if possible; a piece has a largest size.
@@ -236,7 +260,11 @@ impl<D: Driver> Pool<D> {
                 Ok(index) => index,
                 Err(Refusal::Full) => {
                     count(&self.core.events.out_of_memory);
-                    return Err(Error::OutOfMemory(Box::new(self.out_of_memory(arena, missing, Vec::new()))));
+                    return Err(Error::OutOfMemory(Box::new(self.out_of_memory(
+                        arena,
+                        missing,
+                        Vec::new(),
+                    ))));
                 }
                 Err(Refusal::Failed(error)) => return Err(error.into()),
             };

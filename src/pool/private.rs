@@ -73,9 +73,20 @@ impl<D: Driver> Pool<D> {
         } else {
             let routes = lock(&self.routes);
             // The last one begun decides, as nested contexts expect.
-            let found = routes.open.iter().rev().find(|(_, filter)| filter(stream)).map(|(id, _)| *id);
+            let found = routes
+                .open
+                .iter()
+                .rev()
+                .find(|(_, filter)| filter(stream))
+                .map(|(id, _)| *id);
             if let Some(id) = found {
-                self.arena_for(ArenaKey { stream: key, private: Some(id) }, stream)?;
+                self.arena_for(
+                    ArenaKey {
+                        stream: key,
+                        private: Some(id),
+                    },
+                    stream,
+                )?;
                 self.set_holders(&routes, id);
             }
             found
@@ -86,7 +97,13 @@ impl<D: Driver> Pool<D> {
         }
         // A capture by a library that tells us nothing: its graph may be replayed for ever.
         let private = (UNANNOUNCED, id);
-        let arena = self.arena_for(ArenaKey { stream: key, private: Some(private) }, stream)?;
+        let arena = self.arena_for(
+            ArenaKey {
+                stream: key,
+                private: Some(private),
+            },
+            stream,
+        )?;
         arena.holders.store(1, Relaxed);
         Ok(Some(private))
     }

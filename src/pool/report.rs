@@ -21,7 +21,10 @@ impl<D: Driver> Pool<D> {
             let inner = arena.lock(metadata);
             largest = largest.max(inner.largest(metadata));
             let regions = inner.regions.iter().flat_map(|region| &region.segments);
-            segments += regions.filter(|segment| segment.first != 0).map(|segment| segment.runs()).sum::<u64>();
+            segments += regions
+                .filter(|segment| segment.first != 0)
+                .map(|segment| segment.runs())
+                .sum::<u64>();
         }
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let events = &self.core.events;
@@ -82,15 +85,26 @@ impl<D: Driver> Pool<D> {
             for kind in Kind::ALL {
                 let name = ["slabs", "small", "large"][kind as usize];
                 for blocks in self.runs(&mut inner, kind) {
-                    let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { continue };
+                    let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+                        continue;
+                    };
                     let (addr, end) = (first.addr, last.addr + last.bytes);
                     let bytes = end - addr;
-                    segments.push(SnapshotSegment { addr, bytes, stream: arena.stream, kind: name, blocks });
+                    segments.push(SnapshotSegment {
+                        addr,
+                        bytes,
+                        stream: arena.stream,
+                        kind: name,
+                        blocks,
+                    });
                 }
             }
         }
         segments.sort_by_key(|segment| segment.addr);
-        Snapshot { device: self.device(), segments }
+        Snapshot {
+            device: self.device(),
+            segments,
+        }
     }
 
     /// The blocks of each run of mapped memory.
@@ -118,13 +132,20 @@ impl<D: Driver> Pool<D> {
     fn slots(&self, range: u32, run: &mut Vec<SnapshotBlock>) {
         let metadata = &self.core.metadata;
         let (mut addr, end) = (metadata.blocks.get(range).addr(), metadata.blocks.get(range).end());
-        while let Some(slot) = metadata.slot(addr) {
+        while addr < end
+            && let Some(slot) = metadata.slot(addr)
+        {
             let block = metadata.blocks.get(slot);
             run.push(describe(block));
             addr = block.end();
         }
         if addr < end {
-            run.push(SnapshotBlock { addr, bytes: end - addr, requested: 0, state: BlockState::Inactive });
+            run.push(SnapshotBlock {
+                addr,
+                bytes: end - addr,
+                requested: 0,
+                state: BlockState::Inactive,
+            });
         }
     }
 }
@@ -135,6 +156,15 @@ fn describe(block: &Block) -> SnapshotBlock {
         State::Pending => BlockState::ActivePendingFree,
         _ => BlockState::Inactive,
     };
-    let requested = if state == BlockState::Inactive { 0 } else { block.requested.load(Relaxed) };
-    SnapshotBlock { addr: block.addr(), bytes: block.bytes(), requested, state }
+    let requested = if state == BlockState::Inactive {
+        0
+    } else {
+        block.requested.load(Relaxed)
+    };
+    SnapshotBlock {
+        addr: block.addr(),
+        bytes: block.bytes(),
+        requested,
+        state,
+    }
 }

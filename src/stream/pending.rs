@@ -93,12 +93,18 @@ impl Pending {
     pub(crate) fn nearest(&self, enough: impl Fn(u32) -> bool) -> Vec<Event> {
         let fronts = || self.queues.values().flat_map(|queue| queue.iter().enumerate());
         let nearest = |only: &dyn Fn(u32) -> bool| {
-            fronts().filter(|(_, waiting)| only(waiting.block)).min_by_key(|(place, _)| *place).map(|(_, w)| w.block)
+            fronts()
+                .filter(|(_, waiting)| only(waiting.block))
+                .min_by_key(|(place, _)| *place)
+                .map(|(_, w)| w.block)
         };
         let Some(block) = nearest(&enough).or_else(|| nearest(&|_| true)) else {
             return Vec::new();
         };
-        fronts().filter(|(_, waiting)| waiting.block == block).map(|(_, waiting)| waiting.event).collect()
+        fronts()
+            .filter(|(_, waiting)| waiting.block == block)
+            .map(|(_, waiting)| waiting.event)
+            .collect()
     }
 
     /// Takes everything that waits, for a synchronisation of the context that begins now.
@@ -111,7 +117,8 @@ impl Pending {
 
     /// The context was synchronised since `taken` was taken: its blocks are done.
     pub(crate) fn finish(&mut self, taken: Self) -> Vec<u32> {
-        self.spare.extend(taken.queues.into_values().flatten().map(|waiting| waiting.event));
+        self.spare
+            .extend(taken.queues.into_values().flatten().map(|waiting| waiting.event));
         let mut done: Vec<u32> = taken.left.into_keys().collect();
         done.extend(taken.aside);
         done
@@ -139,7 +146,9 @@ impl Pending {
 
 /// One event less for a block; whether it was the last.
 fn finish(left: &mut HashMap<u32, u32>, block: u32) -> bool {
-    let Some(count) = left.get_mut(&block) else { return false };
+    let Some(count) = left.get_mut(&block) else {
+        return false;
+    };
     *count -= 1;
     if *count > 0 {
         return false;

@@ -130,7 +130,8 @@ impl Cache {
         let index = head.load(Relaxed);
         if index != 0 {
             head.store(blocks.link(index).load(Relaxed), Relaxed);
-            self.held.store(self.held.load(Relaxed) - size_class::bytes(units), Relaxed);
+            self.held
+                .store(self.held.load(Relaxed) - size_class::bytes(units), Relaxed);
         }
         index
     }
@@ -146,7 +147,9 @@ impl Cache {
         if held > bound {
             return false;
         }
-        let Some(head) = self.head(units, true) else { return false };
+        let Some(head) = self.head(units, true) else {
+            return false;
+        };
         block.link.store(head.load(Relaxed), Relaxed);
         head.store(index, Relaxed);
         self.held.store(held, Relaxed);
@@ -283,7 +286,10 @@ mod tests {
         }
         assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
         assert_eq!(cache.pop(&blocks, 4), 0);
-        assert_eq!([cache.pop(&blocks, 3), cache.pop(&blocks, 3), cache.pop(&blocks, 3)], [b, a, 0]);
+        assert_eq!(
+            [cache.pop(&blocks, 3), cache.pop(&blocks, 3), cache.pop(&blocks, 3)],
+            [b, a, 0]
+        );
         assert_eq!([cache.pop(&blocks, 5000), cache.pop(&blocks, 5000)], [c, 0]);
         assert_eq!(cache.bytes(), 0);
     }

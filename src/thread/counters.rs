@@ -92,7 +92,9 @@ impl Counters {
     pub(crate) fn free(&self, totals: &Totals, allocated: u64, requested: u64) {
         // Relaxed loads and stores: only the owner writes.
         self.frees.store(self.frees.load(Relaxed) + 1, Relaxed);
-        self.requested.now.store(self.requested.now.load(Relaxed) - requested as i64, Relaxed);
+        self.requested
+            .now
+            .store(self.requested.now.load(Relaxed) - requested as i64, Relaxed);
         let now = self.allocated.now.load(Relaxed) - allocated as i64;
         self.allocated.now.store(now, Relaxed);
         if now <= -FOLD {
@@ -151,7 +153,10 @@ impl Totals {
         sum.pending = self.pending.load(Relaxed);
         sum.peak_allocated = sum.peak_allocated.max(high_allocated);
         sum.peak_requested = sum.peak_requested.max(high_requested);
-        sum.peak_active = sum.peak_active.max(high_allocated).max(sum.allocated + sum.pending as i64);
+        sum.peak_active = sum
+            .peak_active
+            .max(high_allocated)
+            .max(sum.allocated + sum.pending as i64);
         sum
     }
 
@@ -159,13 +164,20 @@ impl Totals {
     pub(crate) fn reset_peaks<'a>(&self, owners: impl Iterator<Item = &'a Counters>) {
         for owner in owners {
             // Relaxed: an owner that allocates meanwhile raises it again.
-            owner.allocated.high.store(owner.allocated.now.load(Relaxed).max(0), Relaxed);
-            owner.requested.high.store(owner.requested.now.load(Relaxed).max(0), Relaxed);
+            owner
+                .allocated
+                .high
+                .store(owner.allocated.now.load(Relaxed).max(0), Relaxed);
+            owner
+                .requested
+                .high
+                .store(owner.requested.now.load(Relaxed).max(0), Relaxed);
         }
         let allocated = self.allocated.now.load(Relaxed);
         self.allocated.reset_peak(allocated);
         self.requested.reset_peak(self.requested.now.load(Relaxed));
-        self.active_peak.store(allocated + self.pending.load(Relaxed) as i64, Relaxed);
+        self.active_peak
+            .store(allocated + self.pending.load(Relaxed) as i64, Relaxed);
     }
 }
 
@@ -217,6 +229,9 @@ mod tests {
         counters.alloc(&totals, 1024, 1000);
         totals.reset_peaks(std::iter::once(&counters));
         let sum = totals.sum(std::iter::once(&counters));
-        assert_eq!((sum.peak_allocated, sum.peak_requested, sum.peak_active), (1024, 1000, 1024));
+        assert_eq!(
+            (sum.peak_allocated, sum.peak_requested, sum.peak_active),
+            (1024, 1000, 1024)
+        );
     }
 }

@@ -135,7 +135,11 @@ impl Current {
         let current = Box::into_raw(Box::new(Self {
             // Relaxed: a number of its own is all that matters.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            last: Cell::new(Last { pool: 0, stream: 0, cache: ptr::null() }),
+            last: Cell::new(Last {
+                pool: 0,
+                stream: 0,
+                cache: ptr::null(),
+            }),
             owned: RefCell::new(Vec::new()),
         }));
         CURRENT.set(current);
@@ -154,7 +158,12 @@ impl Current {
     pub(crate) fn own(&self, pool: u64, key: StreamKey, cache: &Cache, lender: Weak<dyn Lender>) {
         let mut owned = self.owned.borrow_mut();
         owned.retain(|owned| owned.lender.strong_count() > 0);
-        owned.push(Owned { pool, key, cache, lender });
+        owned.push(Owned {
+            pool,
+            key,
+            cache,
+            lender,
+        });
     }
 
     /// Makes the next [`Self::last`] for this handle find the cache. Only for handles of default streams: others can
