@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flagstone import __version__
-from flagstone.cli import bench, demo, info, replay
+from flagstone.cli import bench, info
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"flagstone {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (info, demo, replay, bench):
+    for command in (info, bench):
         command.add_parser(commands).add_argument(
             "--json", action="store_true", help="print one JSON object and nothing else"
         )
