@@ -1,4 +1,4 @@
-//! A GPU memory pool: device memory is taken in slabs once, and blocks are given out in tens of nanoseconds.
+#![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
 pub mod bytes;
