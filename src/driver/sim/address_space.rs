@@ -1,0 +1,81 @@
+//! Addresses that no other memory of the process has.
+
+use super::ranges::Ranges;
+use super::{Code, CuResult, host_map};
+
+/// Addresses are taken from the operating system in pieces of at least this many bytes.
+const CHUNK: u64 = 64 << 30;
+
+/// Addresses reserved from the operating system, with no memory behind them.
+///
+/// They are kept until the device is dropped, so that a stale device pointer never points into other memory of the
+/// process, and no two devices give out the same address.
+pub(super) struct AddressSpace {
+    chunks: Vec<(u64, u64)>,
+    free: Ranges,
+    unit: u64,
+}
+
+impl AddressSpace {
+    /// Hands out multiples of `unit` bytes: a power of two, at least a page of the host.
+    pub const fn new(unit: u64) -> Self {
+        Self {
+            chunks: Vec::new(),
+            free: Ranges::new(u64::MAX),
+            unit,
+        }
+    }
+
+    /// Takes `bytes` (a multiple of the unit) at an alignment (a power of two; the unit if it is less).
+    pub fn take(&mut self, bytes: u64, align: u64) -> CuResult<u64> {
+        let align = align.max(self.unit);
+        if let Some(addr) = self.free.take(bytes, align) {
+            return Ok(addr);
+        }
+        let room = bytes.checked_add(align).ok_or(Code::OUT_OF_MEMORY)?.max(CHUNK);
+        let mapped = host_map::reserve(room)?;
+        self.chunks.push((mapped, room));
+        let start = mapped.next_multiple_of(self.unit);
+        let end = (mapped + room) / self.unit * self.unit;
+        self.free.add(start, end - start);
+        self.free.take(bytes, align).ok_or(Code::OUT_OF_MEMORY)
+    }
+
+    /// Gives back what `take` gave, with no memory mapped there.
+    pub fn give(&mut self, addr: u64, bytes: u64) {
+        self.free.add(addr, bytes);
+    }
+}
+
+impl Drop for AddressSpace {
+    fn drop(&mut self) {
+        for &(addr, bytes) in &self.chunks {
+            host_map::unreserve(addr, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spaces_do_not_overlap_and_addresses_come_back() {
+        let unit = 2 << 20;
+        let (mut a, mut b) = (AddressSpace::new(unit), AddressSpace::new(unit));
+        let first = a.take(unit, 1).expect("addresses");
+        let other = b.take(unit, 1).expect("addresses");
+        assert!(first.abs_diff(other) >= unit);
+        assert_eq!(first % unit, 0);
+        a.give(first, unit);
+        assert_eq!(a.take(unit, 1), Ok(first));
+        let aligned = a.take(unit, 1 << 30).expect("addresses");
+        assert_eq!(aligned % (1 << 30), 0);
+        assert_eq!(a.take(u64::MAX / unit * unit, 1), Err(Code::OUT_OF_MEMORY));
+        assert_eq!(
+            a.take(1 << 62, 1),
+            Err(Code::OUT_OF_MEMORY),
+            "more than the host has addresses for"
+        );
+    }
+}

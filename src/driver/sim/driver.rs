@@ -1,0 +1,170 @@
+//! The simulated device as a driver.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::driver::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
+
+use super::{Call, CaptureMode, CaptureStatus, CuResult, Device, Options, exchange_capture_mode};
+
+/// A simulated device as a [`Driver`]. Clones share the device, whose own methods can be called on it:
+///
+/// ```
+/// use flagstone::driver::Driver;
+/// use flagstone::driver::sim::{Call, Options, Sim};
+///
+/// let sim = Sim::new(Options::default());
+/// let addr = sim.alloc(1 << 20)?;
+/// sim.free(addr)?;
+/// assert_eq!(sim.counts().get(Call::MemAlloc), 1);
+/// assert!(sim.violations().is_empty());
+/// # Ok::<(), flagstone::driver::DriverError>(())
+/// ```
+///
+/// As a driver must, it exchanges the capture mode of the calling thread around each call that is unsafe in capture; the
+/// device's own methods do not.
+#[derive(Debug, Clone)]
+pub struct Sim(Arc<Device>);
+
+impl Sim {
+    /// A driver of a new device.
+    #[must_use]
+    pub fn new(options: Options) -> Self {
+        Self(Arc::new(Device::new(options)))
+    }
+
+    /// A driver of a device that others have, too.
+    #[must_use]
+    pub const fn of(device: Arc<Device>) -> Self {
+        Self(device)
+    }
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Self::new(Options::default())
+    }
+}
+
+impl Deref for Sim {
+    type Target = Device;
+
+    fn deref(&self) -> &Device {
+        &self.0
+    }
+}
+
+/// Keeps the calling thread in relaxed mode, then puts it back into its own.
+struct Relaxed(CaptureMode);
+
+impl Relaxed {
+    fn new() -> Self {
+        Self(exchange_capture_mode(CaptureMode::Relaxed))
+    }
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        exchange_capture_mode(self.0);
+    }
+}
+
+fn relaxed<T>(call: Call, body: impl FnOnce() -> CuResult<T>) -> DriverResult<T> {
+    let _mode = Relaxed::new();
+    named(call, body())
+}
+
+fn named<T>(call: Call, result: CuResult<T>) -> DriverResult<T> {
+    result.map_err(|code| code.at(call))
+}
+
+impl Driver for Sim {
+    fn properties(&self) -> &Properties {
+        self.0.properties()
+    }
+
+    fn memory_info(&self) -> DriverResult<(u64, u64)> {
+        named(Call::MemGetInfo, self.0.mem_get_info())
+    }
+
+    fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr> {
+        relaxed(Call::MemAlloc, || self.0.mem_alloc(bytes))
+    }
+
+    fn free(&self, addr: DevicePtr) -> DriverResult<()> {
+        relaxed(Call::MemFree, || self.0.mem_free(addr))
+    }
+
+    fn reserve(&self, bytes: u64) -> DriverResult<DevicePtr> {
+        named(Call::MemAddressReserve, self.0.mem_address_reserve(bytes, 0))
+    }
+
+    fn unreserve(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        named(Call::MemAddressFree, self.0.mem_address_free(addr, bytes))
+    }
+
+    fn create(&self, bytes: u64) -> DriverResult<Handle> {
+        named(Call::MemCreate, self.0.mem_create(bytes))
+    }
+
+    fn release(&self, handle: Handle) -> DriverResult<()> {
+        named(Call::MemRelease, self.0.mem_release(handle))
+    }
+
+    fn map(&self, addr: DevicePtr, bytes: u64, handle: Handle) -> DriverResult<()> {
+        named(Call::MemMap, self.0.mem_map(addr, bytes, 0, handle))
+    }
+
+    fn set_access(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        named(Call::MemSetAccess, self.0.mem_set_access(addr, bytes))
+    }
+
+    fn unmap(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        named(Call::MemUnmap, self.0.mem_unmap(addr, bytes))
+    }
+
+    fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
+        named(Call::StreamGetId, self.0.stream_get_id(stream))
+    }
+
+    fn is_capturing(&self, stream: Stream) -> DriverResult<bool> {
+        let status = named(Call::StreamIsCapturing, self.0.stream_is_capturing(stream))?;
+        Ok(status != CaptureStatus::None)
+    }
+
+    fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
+        named(Call::StreamWaitEvent, self.0.stream_wait_event(stream, event))
+    }
+
+    fn event_create(&self) -> DriverResult<Event> {
+        named(Call::EventCreate, self.0.event_create(false))
+    }
+
+    fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
+        named(Call::EventRecord, self.0.event_record(event, stream))
+    }
+
+    fn event_query(&self, event: Event) -> DriverResult<bool> {
+        relaxed(Call::EventQuery, || self.0.event_query(event))
+    }
+
+    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
+        relaxed(Call::EventSynchronize, || self.0.event_synchronize(event))
+    }
+
+    fn event_destroy(&self, event: Event) -> DriverResult<()> {
+        named(Call::EventDestroy, self.0.event_destroy(event))
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        relaxed(Call::CtxSynchronize, || self.0.ctx_synchronize())
+    }
+
+    fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {
+        relaxed(Call::MemHostAlloc, || self.0.mem_host_alloc(bytes))
+    }
+
+    fn host_free(&self, addr: u64) -> DriverResult<()> {
+        relaxed(Call::MemFreeHost, || self.0.mem_free_host(addr))
+    }
+}
