@@ -1,0 +1,313 @@
+//! A model of PyTorch's caching allocator, with segments of fixed size or with expandable ones.
+//!
+//! The rules are those of torch 2.14 without options: sizes in multiples of 512 bytes; a small pool (up to 1 MiB) and a
+//! large pool for each stream; best fit by size, then address; neighbours merge at once. A block that was used on
+//! other streams is free when an event on each, recorded at the free, has completed; events of a stream are looked at in
+//! order, at each allocation. The device never runs out of memory, so nothing is given back.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use crate::driver::sim::Call;
+
+use super::bill::Bill;
+
+const MIB: u64 = 1 << 20;
+const MIN_BLOCK: u64 = 512;
+/// The largest block of the small pool, and the least rest that is split off a block of the large pool.
+const SMALL: u64 = MIB;
+const SMALL_SEGMENT: u64 = 2 * MIB;
+const LARGE_SEGMENT: u64 = 20 * MIB;
+/// From this size on a segment is as large as its block, in multiples of [`SMALL_SEGMENT`].
+const OWN_SEGMENT: u64 = 10 * MIB;
+
+/// How the allocator takes memory from the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// A new segment by `cudaMalloc` whenever no free block fits.
+    Segments,
+    /// One range of addresses for each stream and pool, whose end grows by pages: `expandable_segments:True`.
+    Expandable,
+}
+
+/// A stream and one of its two pools.
+type Pool = (u32, bool);
+
+#[derive(Debug)]
+struct Block {
+    addr: u64,
+    size: u64,
+    pool: Pool,
+    free: bool,
+    /// The neighbours in the same segment.
+    prev: Option<u32>,
+    next: Option<u32>,
+    /// Other streams that use it.
+    used_on: Vec<u32>,
+    /// Events that have not been seen to complete since its free.
+    events: u32,
+}
+
+pub(super) struct Caching {
+    growth: Growth,
+    blocks: Vec<Block>,
+    /// Indices of `blocks` that hold none.
+    vacant: Vec<u32>,
+    /// Free blocks by pool, size and address, with their indices.
+    free: BTreeSet<(Pool, u64, u64, u32)>,
+    /// The last block of each expandable segment.
+    tails: HashMap<Pool, u32>,
+    /// Events of each stream in the order of recording: when they complete, and the block that waits.
+    events: Vec<VecDeque<(u64, u32)>>,
+    next_addr: u64,
+    pub reserved: u64,
+}
+
+impl Caching {
+    pub fn new(growth: Growth, streams: usize) -> Self {
+        Self {
+            growth,
+            blocks: Vec::new(),
+            vacant: Vec::new(),
+            free: BTreeSet::new(),
+            tails: HashMap::new(),
+            events: vec![VecDeque::new(); streams],
+            next_addr: 0,
+            reserved: 0,
+        }
+    }
+
+    /// Allocates a block and returns its index.
+    pub fn alloc(&mut self, bytes: u64, stream: u32, now: u64, bill: &mut Bill<'_>) -> u32 {
+        self.process_events(now, bill);
+        let size = bytes.max(1).next_multiple_of(MIN_BLOCK);
+        let pool = (stream, size <= SMALL);
+        let found = self.best_fit(pool, size);
+        let block = match (found, self.growth) {
+            (Some(block), _) => {
+                self.take_free(block);
+                block
+            }
+            (None, Growth::Segments) => self.new_segment(pool, size, bill),
+            (None, Growth::Expandable) => self.expand(pool, size, bill),
+        };
+        let rest = self.blocks[block as usize].size - size;
+        let split = if pool.1 || self.growth == Growth::Expandable {
+            rest >= MIN_BLOCK
+        } else {
+            rest > SMALL
+        };
+        if split {
+            self.split(block, size);
+        }
+        block
+    }
+
+    /// The block is also used on another stream.
+    pub fn use_on(&mut self, block: u32, stream: u32) {
+        let block = &mut self.blocks[block as usize];
+        if stream != block.pool.0 && !block.used_on.contains(&stream) {
+            block.used_on.push(stream);
+        }
+    }
+
+    /// Frees a block. `event` gives the moment at which an event completes that is recorded now on a stream.
+    pub fn free(&mut self, block: u32, event: impl Fn(u32) -> u64, bill: &mut Bill<'_>) {
+        let used_on = std::mem::take(&mut self.blocks[block as usize].used_on);
+        if used_on.is_empty() {
+            self.put_free(block);
+            return;
+        }
+        self.blocks[block as usize].events = used_on.len() as u32;
+        for stream in used_on {
+            bill.charge(Call::EventRecord, 0);
+            self.events[stream as usize].push_back((event(stream), block));
+        }
+    }
+
+    fn process_events(&mut self, now: u64, bill: &mut Bill<'_>) {
+        for stream in 0..self.events.len() {
+            while let Some(&(done, block)) = self.events[stream].front() {
+                bill.charge(Call::EventQuery, 0);
+                if done > now {
+                    break;
+                }
+                self.events[stream].pop_front();
+                let waiting = &mut self.blocks[block as usize].events;
+                *waiting -= 1;
+                if *waiting == 0 {
+                    self.put_free(block);
+                }
+            }
+        }
+    }
+
+    /// The smallest free block that is large enough. The end of an expandable segment can grow, so it counts as larger
+    /// than any other.
+    fn best_fit(&self, pool: Pool, size: u64) -> Option<u32> {
+        let mut fitting = self
+            .free
+            .range((pool, size, 0, 0)..)
+            .take_while(|entry| entry.0 == pool)
+            .map(|entry| entry.3);
+        let first = fitting.next()?;
+        if self.tails.get(&pool) == Some(&first) {
+            fitting.next().or(Some(first))
+        } else {
+            Some(first)
+        }
+    }
+
+    fn new_segment(&mut self, pool: Pool, size: u64, bill: &mut Bill<'_>) -> u32 {
+        let bytes = match size {
+            _ if pool.1 => SMALL_SEGMENT,
+            _ if size < OWN_SEGMENT => LARGE_SEGMENT,
+            _ => size.next_multiple_of(SMALL_SEGMENT),
+        };
+        bill.charge(Call::MemAlloc, bytes);
+        self.reserved += bytes;
+        let addr = self.next_addr;
+        self.next_addr += bytes;
+        self.insert(Block {
+            addr,
+            size: bytes,
+            pool,
+            free: false,
+            prev: None,
+            next: None,
+            used_on: vec![],
+            events: 0,
+        })
+    }
+
+    /// Maps pages at the end of the pool's segment until a block of `size` bytes fits there.
+    fn expand(&mut self, pool: Pool, size: u64, bill: &mut Bill<'_>) -> u32 {
+        let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
+        let tail = self.tails.get(&pool).copied();
+        let block = match tail {
+            Some(tail) if self.blocks[tail as usize].free => {
+                self.take_free(tail);
+                tail
+            }
+            _ => {
+                if tail.is_none() {
+                    bill.charge(Call::MemAddressReserve, 0);
+                }
+                // Addresses are only compared within one pool.
+                let addr = tail.map_or(0, |tail| {
+                    self.blocks[tail as usize].addr + self.blocks[tail as usize].size
+                });
+                let block = Block {
+                    addr,
+                    size: 0,
+                    pool,
+                    free: false,
+                    prev: tail,
+                    next: None,
+                    used_on: vec![],
+                    events: 0,
+                };
+                let block = self.insert(block);
+                if let Some(tail) = tail {
+                    self.blocks[tail as usize].next = Some(block);
+                }
+                self.tails.insert(pool, block);
+                block
+            }
+        };
+        let grown = (size - self.blocks[block as usize].size).next_multiple_of(page);
+        for _ in 0..grown / page {
+            bill.charge(Call::MemCreate, page);
+            bill.charge(Call::MemMap, page);
+        }
+        bill.charge(Call::MemSetAccess, grown);
+        self.blocks[block as usize].size += grown;
+        self.reserved += grown;
+        block
+    }
+
+    fn insert(&mut self, block: Block) -> u32 {
+        if let Some(index) = self.vacant.pop() {
+            self.blocks[index as usize] = block;
+            return index;
+        }
+        self.blocks.push(block);
+        self.blocks.len() as u32 - 1
+    }
+
+    /// Leaves `size` bytes in the block and makes a free block of the rest.
+    fn split(&mut self, block: u32, size: u64) {
+        let whole = &mut self.blocks[block as usize];
+        let (addr, pool, next) = (whole.addr + size, whole.pool, whole.next);
+        let rest = whole.size - size;
+        whole.size = size;
+        let rest = Block {
+            addr,
+            size: rest,
+            pool,
+            free: false,
+            prev: Some(block),
+            next,
+            used_on: vec![],
+            events: 0,
+        };
+        let rest = self.insert(rest);
+        self.blocks[block as usize].next = Some(rest);
+        if let Some(next) = next {
+            self.blocks[next as usize].prev = Some(rest);
+        }
+        self.move_tail(block, rest);
+        self.put_free(rest);
+    }
+
+    fn take_free(&mut self, index: u32) {
+        let block = &mut self.blocks[index as usize];
+        block.free = false;
+        self.free.remove(&(block.pool, block.size, block.addr, index));
+    }
+
+    /// Makes a block free and merges it with its free neighbours.
+    fn put_free(&mut self, mut index: u32) {
+        if let Some(prev) = self.blocks[index as usize]
+            .prev
+            .filter(|prev| self.blocks[*prev as usize].free)
+        {
+            self.take_free(prev);
+            self.merge(prev, index);
+            index = prev;
+        }
+        if let Some(next) = self.blocks[index as usize]
+            .next
+            .filter(|next| self.blocks[*next as usize].free)
+        {
+            self.take_free(next);
+            self.merge(index, next);
+        }
+        let block = &mut self.blocks[index as usize];
+        block.free = true;
+        self.free.insert((block.pool, block.size, block.addr, index));
+    }
+
+    /// Adds a block to the one before it.
+    fn merge(&mut self, block: u32, next: u32) {
+        let (size, after) = (self.blocks[next as usize].size, self.blocks[next as usize].next);
+        let merged = &mut self.blocks[block as usize];
+        merged.size += size;
+        merged.next = after;
+        if let Some(after) = after {
+            self.blocks[after as usize].prev = Some(block);
+        }
+        self.move_tail(next, block);
+        self.vacant.push(next);
+    }
+
+    /// Where `from` was the last block of an expandable segment, `to` now is.
+    fn move_tail(&mut self, from: u32, to: u32) {
+        if let Some(tail) = self
+            .tails
+            .get_mut(&self.blocks[from as usize].pool)
+            .filter(|tail| **tail == from)
+        {
+            *tail = to;
+        }
+    }
+}
