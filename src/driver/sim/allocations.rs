@@ -9,10 +9,7 @@ use super::{Code, CuResult};
 
 /// Small allocations are multiples of this many bytes, and aligned to it.
 const ALIGNMENT: u64 = 512;
-/// Allocations up to half a page share pages: 1 MiB with the usual pages of 2 MiB.
-const SHARED_FRACTION: u64 = 2;
-
-/// The live allocations.
+/// The live allocations. Those up to half a page share pages: 1 MiB with the usual pages of 2 MiB.
 pub(super) struct Allocations {
     page: u64,
     /// Bytes that each allocation occupies, by address.
@@ -37,8 +34,8 @@ impl Allocations {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
         }
-        let (addr, held) = if bytes <= self.page / SHARED_FRACTION {
-            let held = bytes.next_multiple_of(ALIGNMENT.min(self.page));
+        let (addr, held) = if bytes <= self.page / 2 {
+            let held = bytes.next_multiple_of(ALIGNMENT);
             if let Some(addr) = self.parts.take(held, ALIGNMENT) {
                 (addr, held)
             } else {

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::driver::{Properties, Stream, StreamId};
+use crate::driver::Properties;
 
 use super::address_space::AddressSpace;
 use super::allocations::Allocations;
@@ -168,17 +168,6 @@ impl Device {
             state.timeline.now = state.timeline.now.saturating_add(ns);
             state.settle();
         }
-    }
-}
-
-impl State {
-    /// The stream that a call names.
-    pub fn stream(&mut self, call: Call, stream: Stream) -> CuResult<StreamId> {
-        let found = self.streams.resolve(stream);
-        if found.is_err() && self.streams.is_dead(stream) {
-            self.violations.add(Violation::StaleStream { call, handle: stream.0 });
-        }
-        found
     }
 }
 

@@ -168,3 +168,52 @@ impl Driver for Sim {
         relaxed(Call::MemFreeHost, || self.0.mem_free_host(addr))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::sim::{Code, Fault, StreamKind};
+
+    #[test]
+    fn calls_do_not_disturb_a_capture_and_leave_the_mode_of_the_thread() {
+        let sim = Sim::default();
+        let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+        let event = Driver::event_create(&sim).expect("an event");
+        sim.stream_begin_capture(stream, CaptureMode::Global)
+            .expect("a capture");
+        let addr = sim.alloc(512).expect("memory");
+        sim.free(addr).expect("memory");
+        let pinned = sim.host_alloc(512).expect("memory");
+        sim.host_free(pinned).expect("memory");
+        assert_eq!(Driver::event_query(&sim, event), Ok(true));
+        Driver::event_synchronize(&sim, event).expect("done");
+        assert_eq!(
+            (sim.is_capturing(stream), sim.is_capturing(Stream::LEGACY)),
+            (Ok(true), Ok(false))
+        );
+        assert_eq!(exchange_capture_mode(CaptureMode::Global), CaptureMode::Global);
+        assert!(sim.stream_end_capture(stream).is_ok());
+        assert_eq!(sim.violations(), []);
+    }
+
+    #[test]
+    fn errors_name_the_call() {
+        let sim = Sim::default();
+        sim.fail(Fault::nth(Call::MemSetAccess, 1, Code::UNKNOWN));
+        let error = sim.set_access(0, 0).expect_err("an error");
+        assert_eq!(
+            (error.call, error.code, error.name),
+            ("cuMemSetAccess", 999, "CUDA_ERROR_UNKNOWN")
+        );
+        assert_eq!(sim.stream_id(Stream(0x1234)).map_err(|error| error.code), Err(400));
+    }
+
+    #[test]
+    fn clones_share_the_device() {
+        let sim = Sim::default();
+        let other = sim.clone();
+        let addr = sim.alloc(512).expect("memory");
+        assert_eq!(other.usage().allocations, 1);
+        assert_eq!(other.free(addr), Ok(()));
+    }
+}

@@ -1,15 +1,15 @@
-//! Events, and the stream calls that order and await work.
+//! Events, and the calls that wait for them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::driver::{Event, Stream, StreamId};
+use crate::driver::{Event, Stream};
 
 use super::capture::CapturedPoint;
 use super::device::{Device, State};
 use super::timeline::Record;
-use super::{Call, Code, CuResult, StreamKind, Violation};
+use super::{Call, Code, CuResult, Violation};
 
 /// The events of a device. Their numbers are unique in the process and do not come back, so that each use of a destroyed
 /// one is found.
@@ -35,70 +35,6 @@ enum Recorded {
 }
 
 impl Device {
-    /// A stream.
-    ///
-    /// # Errors
-    /// Injected ones and those of a broken context, as every call.
-    pub fn stream_create(&self, kind: StreamKind) -> CuResult<Stream> {
-        self.call(Call::StreamCreate, 0, |state| Ok(state.streams.create(kind)))
-    }
-
-    /// Destroys a created stream. Returns at once; the stream's work goes on. Its handle can come back as another stream.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` for any other handle; `STREAM_CAPTURE_UNSUPPORTED` while it is capturing, which invalidates the
-    /// capture.
-    pub fn stream_destroy(&self, stream: Stream) -> CuResult {
-        let call = Call::StreamDestroy;
-        self.call(call, 0, |state| {
-            let id = state.stream(call, stream)?;
-            state.refuse_capturing(call, id)?;
-            state.streams.destroy(stream)?;
-            state.streams.drop_finished(&state.seen);
-            Ok(())
-        })
-    }
-
-    /// The stream's identity, which no other stream of the process has or will have.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` where there is no such stream.
-    pub fn stream_get_id(&self, stream: Stream) -> CuResult<StreamId> {
-        self.call(Call::StreamGetId, 0, |state| state.stream(Call::StreamGetId, stream))
-    }
-
-    /// Whether the stream's work is done.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` where there is no such stream; capture errors.
-    pub fn stream_query(&self, stream: Stream) -> CuResult<bool> {
-        let call = Call::StreamQuery;
-        self.call(call, 0, |state| {
-            let id = state.stream(call, stream)?;
-            state.refuse_capturing(call, id)?;
-            let done = state.streams.get(id).queue.is_empty();
-            if done {
-                let tail = state.tail(id);
-                state.seen.merge(&tail);
-            }
-            Ok(done)
-        })
-    }
-
-    /// Waits for the stream's work, by advancing the clock as far as needed.
-    ///
-    /// # Errors
-    /// `INVALID_HANDLE` where there is no such stream; `NOT_READY`, and a violation, when the wait would never end; capture
-    /// errors; what went wrong in the work.
-    pub fn stream_synchronize(&self, stream: Stream) -> CuResult {
-        let call = Call::StreamSynchronize;
-        self.call(call, 0, |state| {
-            let id = state.stream(call, stream)?;
-            state.refuse_capturing(call, id)?;
-            state.wait_for_stream(call, id)
-        })
-    }
-
     /// Makes later work of the stream wait for what the event was recorded on by now. A stream that waits for an event of a
     /// capture becomes part of the capture.
     ///
@@ -281,7 +217,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::sim::{Options, Work};
+    use crate::driver::sim::{Options, StreamKind, Work};
 
     fn scene() -> (Device, Stream, Event) {
         let device = Device::new(Options::default());
@@ -394,30 +330,6 @@ mod tests {
             (vec![], 0),
             "no event ever had that number"
         );
-    }
-
-    #[test]
-    fn work_of_a_destroyed_stream_goes_on_and_its_handle_is_stale() {
-        let (device, stream, event) = scene();
-        let addr = device.mem_alloc(1).expect("memory");
-        device
-            .launch(stream, Work::new().takes(10).fills(addr, 1, 3))
-            .expect("a launch");
-        device.event_record(event, stream).expect("a record");
-        device.stream_destroy(stream).expect("a stream");
-        assert_eq!(device.event_record(event, stream), Err(Code::INVALID_HANDLE));
-        let stale = Violation::StaleStream {
-            call: Call::EventRecord,
-            handle: stream.0,
-        };
-        assert_eq!(device.take_violations(), [stale]);
-        assert_eq!(device.event_query(event), Ok(false));
-        device.advance(10);
-        assert_eq!(device.event_query(event), Ok(true));
-        let mut byte = [0];
-        device.read(addr, &mut byte).expect("memory");
-        assert_eq!(byte, [3]);
-        assert_eq!(device.stream_destroy(Stream::LEGACY), Err(Code::INVALID_HANDLE));
     }
 
     #[test]

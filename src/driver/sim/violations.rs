@@ -20,6 +20,15 @@ pub enum Violation {
         /// The stream that may still use it.
         user: StreamId,
     },
+    /// A block was given out that has no memory, or no access, for all of its bytes.
+    HandoutWithoutMemory {
+        /// The block's address.
+        addr: DevicePtr,
+        /// The block's bytes.
+        bytes: u64,
+        /// The stream that it was given out to.
+        stream: StreamId,
+    },
     /// Work touches memory that work of another stream touches too, at least one of them writes, and neither is ordered
     /// before the other.
     Race {
@@ -48,7 +57,7 @@ pub enum Violation {
         /// The stream of the work.
         stream: StreamId,
     },
-    /// A stream's handle was used after the stream was destroyed.
+    /// A handle was used that names no stream any more.
     StaleStream {
         /// The call.
         call: Call,
@@ -89,6 +98,11 @@ impl fmt::Display for Violation {
                 "{bytes} bytes at {addr:#x} given out to stream {} while work of stream {} may still use them",
                 stream.0, user.0
             ),
+            Self::HandoutWithoutMemory { addr, bytes, stream } => write!(
+                f,
+                "{bytes} bytes at {addr:#x} given out to stream {} without memory and access for all of them",
+                stream.0
+            ),
             Self::Race { addr, stream, user } => write!(
                 f,
                 "work of stream {} touches {addr:#x}, which unordered work of stream {} touches too",
@@ -110,7 +124,11 @@ impl fmt::Display for Violation {
                 )
             }
             Self::StaleStream { call, handle } => {
-                write!(f, "{} with stream {handle:#x}, which was destroyed", call.name())
+                write!(
+                    f,
+                    "{} with stream {handle:#x}, which names no stream (any more)",
+                    call.name()
+                )
             }
             Self::StaleEvent { call, event } => {
                 write!(f, "{} with event {event:#x}, which was destroyed", call.name())

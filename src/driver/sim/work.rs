@@ -2,7 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::driver::DevicePtr;
+use crate::driver::{DevicePtr, Stream, StreamId};
+
+use super::device::{Device, State};
+use super::mappings::end_of;
+use super::timeline::Op;
+use super::touches::Touch;
+use super::{Call, Code, CuResult, Violation};
 
 /// What a kernel or copy does: the memory it touches, how long it takes on the device's clock, and what it changes.
 ///
@@ -118,5 +124,167 @@ impl std::fmt::Debug for Work {
             .field("until_ns", &self.until_ns)
             .field("effects", &self.effects.len())
             .finish()
+    }
+}
+
+impl Device {
+    /// Gives a stream work. Part of a capture, the work is recorded and not carried out.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for a stream that does not exist; `INVALID_VALUE` for a range that wraps around; `NOT_SUPPORTED` for
+    /// work that changes bytes where memory is not backed; capture errors. Memory that the work cannot access when
+    /// its stream reaches it breaks the context (`ILLEGAL_ADDRESS`).
+    pub fn launch(&self, stream: Stream, work: Work) -> CuResult {
+        let call = Call::LaunchKernel;
+        self.call(call, 0, |state| {
+            let id = state.stream(call, stream)?;
+            if work.needs_backing() && !state.physical.backed() {
+                return Err(Code::NOT_SUPPORTED);
+            }
+            for access in work.touched.iter().filter(|access| access.bytes > 0) {
+                end_of(access.addr, access.bytes)?;
+            }
+            if let Some(capture) = state.capturing(id)? {
+                state.captures.add_work(capture, id, work);
+            } else {
+                state.before_operation(call, id)?;
+                state.enqueue(id, work);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl State {
+    /// Puts work at the end of a stream that is not capturing, and looks for races with earlier work.
+    pub fn enqueue(&mut self, id: StreamId, work: Work) {
+        let op = self.streams.get(id).enqueued + 1;
+        for &Access { addr, bytes, write } in work.touched.iter().filter(|access| access.bytes > 0) {
+            let end = addr.saturating_add(bytes);
+            if let Some((at, user)) = self.unordered(id, addr, end, write) {
+                self.violations.add(Violation::Race {
+                    addr: at,
+                    stream: id,
+                    user,
+                });
+            }
+            self.touches.add(addr, end, Touch { stream: id, op, write }, &self.seen);
+        }
+        self.push(id, Op::Work(work));
+    }
+
+    /// Does what work does when its stream has reached it.
+    pub fn carry_out(&mut self, id: StreamId, work: &Work) {
+        if self.faults.sticky.is_some() {
+            return;
+        }
+        for &Access { addr, bytes, .. } in &work.touched {
+            if !self.accessible(addr, bytes) {
+                self.violations.add(Violation::IllegalAddress {
+                    addr,
+                    bytes,
+                    stream: id,
+                });
+                self.faults.sticky = Some(Code::ILLEGAL_ADDRESS);
+                return;
+            }
+        }
+        for effect in &work.effects {
+            carry_out(effect);
+        }
+    }
+}
+
+/// Changes memory, or calls the caller's function.
+fn carry_out(effect: &Effect) {
+    match effect {
+        Effect::Fill { addr, bytes, value } => {
+            // SAFETY: `State::carry_out` has checked that the device has memory with access at each range that the work
+            // touches, which includes this one; launch has checked that the memory has bytes; and it cannot go
+            // while the state is locked.
+            unsafe { std::ptr::write_bytes(*addr as *mut u8, *value, *bytes as usize) };
+        }
+        Effect::Write { addr, data } => {
+            // SAFETY: as above.
+            unsafe { std::ptr::copy(data.as_ptr(), *addr as *mut u8, data.len()) };
+        }
+        Effect::Copy { to, from, bytes } => {
+            // SAFETY: as above, for both ranges.
+            unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes as usize) };
+        }
+        Effect::Call(function) => function(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::driver::sim::{Options, StreamKind};
+
+    /// A device with some memory and two streams that are not blocking.
+    fn scene() -> (Device, DevicePtr, Stream, Stream) {
+        let device = Device::new(Options::default());
+        let addr = device.mem_alloc(4096).expect("memory");
+        let stream = || device.stream_create(StreamKind::NonBlocking).expect("a stream");
+        let (a, b) = (stream(), stream());
+        (device, addr, a, b)
+    }
+
+    #[test]
+    fn work_takes_effect_when_its_stream_reaches_it() {
+        let (device, addr, a, b) = scene();
+        let calls = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&calls);
+        device
+            .launch(a, Work::new().takes(10).fills(addr, 4, 1))
+            .expect("a launch");
+        device
+            .launch(a, Work::new().takes(10).stores(addr, [5, 6]).copies(addr + 2, addr, 2))
+            .expect("a launch");
+        device
+            .launch(
+                b,
+                Work::new().takes(15).calls(move || counter.store(1, Ordering::Relaxed)),
+            )
+            .expect("a launch");
+        let mut seen = [0; 4];
+        for (time, bytes, called) in [(9, [0, 0, 0, 0], 0), (10, [1, 1, 1, 1], 0), (20, [5, 6, 5, 6], 1)] {
+            device.set_time(time);
+            device.read(addr, &mut seen).expect("memory");
+            assert_eq!((seen, calls.load(Ordering::Relaxed)), (bytes, called), "at {time} ns");
+        }
+        let unbacked = Device::new(Options {
+            backed: false,
+            ..Options::default()
+        });
+        assert_eq!(
+            unbacked.launch(Stream::LEGACY, Work::new().fills(addr, 1, 1)),
+            Err(Code::NOT_SUPPORTED)
+        );
+        assert_eq!(
+            device.launch(a, Work::new().reads(u64::MAX, 2)),
+            Err(Code::INVALID_VALUE)
+        );
+    }
+
+    #[test]
+    fn touching_no_memory_breaks_the_context() {
+        let (device, addr, a, _) = scene();
+        device
+            .launch(a, Work::new().takes(5).writes(addr + (1 << 30), 1))
+            .expect("launching shows nothing");
+        assert_eq!(device.stream_synchronize(a), Err(Code::ILLEGAL_ADDRESS));
+        assert!(matches!(
+            device.take_violations()[..],
+            [Violation::IllegalAddress { .. }]
+        ));
+        assert_eq!(
+            device.mem_alloc(1),
+            Err(Code::ILLEGAL_ADDRESS),
+            "and every call after it"
+        );
     }
 }

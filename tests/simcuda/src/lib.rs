@@ -1,1 +1,16 @@
-//! placeholder
+//! A simulated `libcuda.so.1`: NVIDIA's driver interface in front of flagstone's simulated device, for tests.
+//!
+//! | environment variable | what it sets, when the driver starts | default |
+//! |---|---|---|
+//! | `SIMCUDA_DEVICES` | how many devices there are | 1 |
+//! | `SIMCUDA_MEMORY` | memory of each device, in bytes | 16 GiB |
+//! | `SIMCUDA_ATTRIBUTES` | device attributes by number, as `102=0,110=1` | see `driver_api/init.rs` |
+//! | `SIMCUDA_FAIL` | calls to fail, as `cuMemAlloc_v2:3:2`: the third such call returns code 2 | none |
+//!
+//! The same process can also ask for the count of calls and for failures: see [`control`].
+
+mod calls;
+mod control;
+mod driver_api;
+mod settings;
+mod state;

@@ -1,0 +1,82 @@
+//! Starting the driver, and what the devices say about themselves.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use flagstone::driver::sim::Code;
+
+use super::write;
+use crate::calls::export;
+use crate::state::{self, machine};
+
+/// The driver that is simulated: CUDA 12.4.
+const VERSION: c_int = 12_040;
+
+/// Attributes of every device, by number; all others are 0. `SIMCUDA_ATTRIBUTES` changes them.
+const ATTRIBUTES: &[(u32, c_int)] = &[
+    (1, 1024), // MAX_THREADS_PER_BLOCK
+    (10, 32),  // WARP_SIZE
+    (16, 108), // MULTIPROCESSOR_COUNT
+    (41, 1),   // UNIFIED_ADDRESSING
+    (75, 8),   // COMPUTE_CAPABILITY_MAJOR
+    (76, 0),   // COMPUTE_CAPABILITY_MINOR
+    (102, 1),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (103, 1),  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+    (110, 1),  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+];
+
+/// One more than the greatest attribute that this driver knows.
+const ATTRIBUTE_END: u32 = 132;
+
+export! {
+    fn cuInit(flags: c_uint) {
+        if flags == 0 { state::start() } else { Err(Code::INVALID_VALUE) }
+    }
+
+    fn cuDriverGetVersion(version: *mut c_int) {
+        // SAFETY: the caller's promise.
+        unsafe { write(version, VERSION) }
+    }
+
+    fn cuDeviceGetCount(count: *mut c_int) {
+        // SAFETY: the caller's promise.
+        unsafe { write(count, machine()?.count()) }
+    }
+
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        machine()?.device(ordinal)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(device, ordinal) }
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, bytes: c_int, device: c_int) {
+        let own = machine()?.device(device)?.properties().name.as_bytes();
+        let room = usize::try_from(bytes).ok().and_then(|bytes| bytes.checked_sub(1)).ok_or(Code::INVALID_VALUE)?;
+        for (at, &byte) in own.iter().take(room).chain(&[0]).enumerate() {
+            // SAFETY: at most `room` bytes and a zero, which the caller promises to have.
+            unsafe { write(name.wrapping_add(at), byte as c_char) }?;
+        }
+        Ok(())
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) {
+        // SAFETY: the caller's promise.
+        unsafe { write(bytes, machine()?.device(device)?.properties().total_bytes as usize) }
+    }
+
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: u32, device: c_int) {
+        machine()?.device(device)?;
+        if !(1..ATTRIBUTE_END).contains(&attribute) {
+            return Err(Code::INVALID_VALUE);
+        }
+        let usual = ATTRIBUTES.iter().find(|&&(number, _)| number == attribute).map_or(0, |&(_, value)| value);
+        // SAFETY: the caller's promise.
+        unsafe { write(value, machine()?.attributes.get(&attribute).copied().unwrap_or(usual)) }
+    }
+
+    fn cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) {
+        machine()?.device(device)?;
+        machine()?.device(peer)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(can, (device != peer).into()) }
+    }
+}

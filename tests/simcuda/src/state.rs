@@ -1,0 +1,73 @@
+//! The simulated machine: its devices, made when the driver starts and kept until the process ends.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::OnceLock;
+
+use flagstone::driver::sim::{Code, CuResult, Device, Options};
+
+use crate::settings::settings;
+
+/// The machine.
+pub struct Machine {
+    devices: Vec<Device>,
+    /// Device attributes that differ from the usual, by number.
+    pub attributes: &'static BTreeMap<u32, c_int>,
+}
+
+static MACHINE: OnceLock<CuResult<Machine>> = OnceLock::new();
+
+/// Starts the driver.
+pub fn start() -> CuResult {
+    MACHINE.get_or_init(|| {
+        let settings = settings().map_err(|_| Code::INVALID_VALUE)?;
+        let device = |ordinal| {
+            Device::new(Options {
+                ordinal,
+                capacity: settings.memory,
+                virtual_memory: settings.attributes.get(&102) != Some(&0),
+                ..Options::default()
+            })
+        };
+        Ok(Machine {
+            devices: (0..settings.devices).map(device).collect(),
+            attributes: &settings.attributes,
+        })
+    });
+    match machine()?.devices.len() {
+        0 => Err(Code::NO_DEVICE),
+        _ => Ok(()),
+    }
+}
+
+/// The machine, once the driver was started.
+pub fn machine() -> CuResult<&'static Machine> {
+    MACHINE
+        .get()
+        .ok_or(Code::NOT_INITIALIZED)?
+        .as_ref()
+        .map_err(|&code| code)
+}
+
+impl Machine {
+    /// How many devices there are.
+    pub fn count(&self) -> c_int {
+        self.devices.len() as c_int
+    }
+
+    /// The device of an ordinal.
+    pub fn device(&self, ordinal: c_int) -> CuResult<&Device> {
+        usize::try_from(ordinal)
+            .ok()
+            .and_then(|index| self.devices.get(index))
+            .ok_or(Code::INVALID_DEVICE)
+    }
+
+    /// The device that has memory at an address.
+    pub fn owner(&self, addr: u64) -> CuResult<&Device> {
+        self.devices
+            .iter()
+            .find(|device| device.memory_kind(addr).is_some())
+            .ok_or(Code::INVALID_VALUE)
+    }
+}
