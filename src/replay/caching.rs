@@ -311,3 +311,122 @@ impl Caching {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::driver::sim::Prices;
+
+    const NONE_BUSY: fn(u32) -> u64 = |_| 0;
+
+    /// An allocator and the reserved MiB after each allocation of these bytes on stream 0.
+    fn reserved(growth: Growth, sizes: &[u64]) -> Vec<u64> {
+        let (mut caching, prices) = (Caching::new(growth, 1), Prices::free());
+        let mut bill = Bill::new(&prices);
+        sizes
+            .iter()
+            .map(|size| {
+                caching.alloc(*size, 0, 0, &mut bill);
+                caching.reserved / MIB
+            })
+            .collect()
+    }
+
+    #[test]
+    fn segments_have_the_sizes_of_torch() {
+        // 10 MiB fits into the rest of the segment of 2 MiB; one byte more gets a segment of its own.
+        assert_eq!(
+            reserved(Growth::Segments, &[10, 2 * MIB, 10 * MIB, 10 * MIB + 1]),
+            [2, 22, 22, 34]
+        );
+        assert_eq!(reserved(Growth::Segments, &[MIB, MIB, MIB + 1]), [2, 2, 22]);
+    }
+
+    #[test]
+    fn expandable_segments_grow_by_pages() {
+        assert_eq!(
+            reserved(Growth::Expandable, &[10, 15 * MIB, 15 * MIB, 15 * MIB]),
+            [2, 22, 42, 62]
+        );
+    }
+
+    #[test]
+    fn the_end_of_an_expandable_segment_is_used_last() {
+        let (mut caching, prices) = (Caching::new(Growth::Expandable, 1), Prices::free());
+        let mut bill = Bill::new(&prices);
+        let blocks: Vec<u32> = [10, 1, 9]
+            .map(|mib| caching.alloc(mib * MIB + MIB, 0, 0, &mut bill))
+            .to_vec();
+        caching.free(blocks[0], NONE_BUSY, &mut bill);
+        // 7 MiB are left at the end and fit best; the hole of 11 MiB before them is taken.
+        let block = caching.alloc(7 * MIB, 0, 0, &mut bill);
+        assert_eq!(caching.blocks[block as usize].addr, 0);
+    }
+
+    #[test]
+    fn blocks_used_on_other_streams_wait_for_events_in_order() {
+        let (mut caching, prices) = (Caching::new(Growth::Segments, 3), Prices::free());
+        let mut bill = Bill::new(&prices);
+        let [first, second] = [0, 0].map(|now| caching.alloc(20 * MIB, 0, now, &mut bill));
+        caching.use_on(first, 1);
+        caching.use_on(second, 1);
+        caching.free(first, |_| 100, &mut bill);
+        caching.free(second, |_| 50, &mut bill);
+        let mut allocate_at = |now| {
+            caching.alloc(20 * MIB, 0, now, &mut bill);
+            caching.reserved / MIB
+        };
+        // The second's event is done at 50, but stands behind the first's.
+        assert_eq!([allocate_at(60), allocate_at(100), allocate_at(101)], [60, 60, 60]);
+        assert_eq!(bill.calls["cuEventRecord"], 2);
+    }
+
+    #[test]
+    fn streams_share_nothing() {
+        let (mut caching, prices) = (Caching::new(Growth::Segments, 2), Prices::free());
+        let mut bill = Bill::new(&prices);
+        let block = caching.alloc(20 * MIB, 0, 0, &mut bill);
+        caching.free(block, NONE_BUSY, &mut bill);
+        caching.alloc(20 * MIB, 1, 0, &mut bill);
+        assert_eq!(caching.reserved, 40 * MIB);
+    }
+
+    proptest! {
+        /// Blocks never overlap, and once all are freed each segment is one free block again.
+        #[test]
+        fn blocks_are_disjoint_and_merge(
+            growth in prop::sample::select(vec![Growth::Segments, Growth::Expandable]),
+            calls in prop::collection::vec((any::<bool>(), 1..30 * MIB, 0..2_u32), 1..60),
+        ) {
+            let (mut caching, prices) = (Caching::new(growth, 2), Prices::free());
+            let mut bill = Bill::new(&prices);
+            let mut live: Vec<(u32, u64)> = Vec::new();
+            for (alloc, size, stream) in calls {
+                if alloc || live.is_empty() {
+                    live.push((caching.alloc(size >> (size % 16), stream, 0, &mut bill), size >> (size % 16)));
+                } else {
+                    let (block, _) = live.swap_remove(size as usize % live.len());
+                    caching.free(block, NONE_BUSY, &mut bill);
+                }
+                let mut ranges: Vec<(Pool, u64, u64)> = Vec::new();
+                for (block, size) in &live {
+                    let block = &caching.blocks[*block as usize];
+                    prop_assert!(block.size >= *size && !block.free);
+                    ranges.push((block.pool, block.addr, block.addr + block.size));
+                }
+                ranges.sort_unstable();
+                prop_assert!(ranges.windows(2).all(|pair| pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1));
+            }
+            for (block, _) in live {
+                caching.free(block, NONE_BUSY, &mut bill);
+            }
+            prop_assert_eq!(caching.free.iter().map(|(_, size, ..)| size).sum::<u64>(), caching.reserved);
+            prop_assert!(caching.free.iter().all(|(.., index)| {
+                let block = &caching.blocks[*index as usize];
+                block.prev.is_none() && block.next.is_none()
+            }));
+        }
+    }
+}

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+#[cfg(feature = "cuda")]
+use super::Metered;
+#[cfg(feature = "cuda")]
+use crate::driver::cuda::Cuda;
 use crate::driver::sim::{Call, Options as SimOptions, Sim, StreamKind, Work};
 use crate::driver::{DevicePtr, Driver, DriverResult, Stream};
 
@@ -96,5 +100,41 @@ impl ReplayDevice for Sim {
 
     fn faults(&self) -> Vec<String> {
         self.violations().iter().map(ToString::to_string).collect()
+    }
+}
+
+/// A real device follows its own clock: lag and time cannot be set, and its streams get no work.
+#[cfg(feature = "cuda")]
+impl ReplayDevice for Metered<Cuda> {
+    const BACKEND: &'static str = "cuda";
+
+    fn make_stream(&self) -> DriverResult<Stream> {
+        self.driver().make_stream()
+    }
+
+    fn calls(&self) -> BTreeMap<&'static str, u64> {
+        self.calls()
+    }
+
+    fn call_time_ns(&self) -> u64 {
+        self.call_time_ns()
+    }
+
+    fn set_lag(&self, _: u64) {}
+
+    fn now_ns(&self) -> u64 {
+        self.age_ns()
+    }
+
+    fn set_time(&self, _: u64) {}
+
+    fn read(&self, _: Stream, _: DevicePtr, _: u64, _: u64) -> DriverResult<()> {
+        Ok(())
+    }
+
+    fn check(&self, _: DevicePtr, _: u64, _: Stream) {}
+
+    fn faults(&self) -> Vec<String> {
+        Vec::new()
     }
 }

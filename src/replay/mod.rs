@@ -8,6 +8,7 @@ mod caching;
 mod clock;
 mod device;
 mod freers;
+mod metered;
 mod model;
 mod report;
 mod run;
@@ -16,6 +17,7 @@ mod series;
 mod stopwatch;
 
 pub use device::{ReplayDevice, simulated_device};
+pub use metered::Metered;
 pub use model::Model;
 pub use report::Report;
 pub use run::replay;

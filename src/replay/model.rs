@@ -65,6 +65,11 @@ impl Model {
                 series.step(start.saturating_add(step.time), step.call, || run.allocator.reserved());
             }
         }
+        // cudaFree waits for the device: nothing is freed and still in use.
+        let active = match self {
+            Self::CudaMalloc => schedule.peak_live_bytes,
+            Self::TorchNative | Self::TorchExpandable => schedule.peak_active_bytes,
+        };
         Report {
             trace: trace.name().to_owned(),
             format: trace.format().to_string(),
@@ -74,8 +79,8 @@ impl Model {
             allocations: schedule.allocations * u64::from(options.passes()),
             peak_live_bytes: schedule.peak_live_bytes,
             peak_reserved_bytes: run.peak_reserved,
-            peak_active_bytes: schedule.peak_active_bytes,
-            utilisation: utilisation(schedule.peak_active_bytes, run.peak_reserved),
+            peak_active_bytes: active,
+            utilisation: utilisation(active, run.peak_reserved),
             driver_calls_last_pass: calls_since(&run.bill.calls, &before_last_pass),
             driver_calls: run.bill.calls,
             driver_time_us: Some(run.bill.ns as f64 / 1000.0),

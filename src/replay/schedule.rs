@@ -167,3 +167,98 @@ impl Held {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::Builder;
+
+    fn step(time: u64, block: u32, stream: u32, call: Call) -> Step {
+        Step {
+            time: time * 1000,
+            block,
+            stream,
+            call,
+        }
+    }
+
+    #[test]
+    fn uses_on_other_streams_last_until_their_end() {
+        let mut builder = Builder::new();
+        let block = builder.alloc(100, 7, 1).unwrap();
+        builder.use_on(block, 0, 2).unwrap();
+        builder.use_on(block, 0, 3).unwrap();
+        builder.free(block, 7, 4).unwrap();
+        let other = builder.alloc(50, 0, 5).unwrap();
+        builder.use_done(block, 0, 6).unwrap();
+        builder.use_done(block, 0, 8).unwrap();
+        builder.free(other, 0, 9).unwrap();
+        let schedule = Schedule::new(&builder.finish("uses", true));
+        assert_eq!(
+            schedule.steps,
+            [
+                step(1, 0, 1, Call::Alloc { size: 100 }),
+                step(2, 0, 0, Call::Use { until: 6000 }),
+                step(3, 0, 0, Call::Use { until: 8000 }),
+                step(4, 0, 1, Call::Free { size: 100 }),
+                step(5, 1, 0, Call::Alloc { size: 50 }),
+                step(9, 1, 0, Call::Free { size: 50 }),
+            ]
+        );
+        // The first block is freed and still in use when the second is allocated.
+        assert_eq!((schedule.peak_live_bytes, schedule.peak_active_bytes), (100, 150));
+    }
+
+    #[test]
+    fn a_free_that_completes_later_is_a_use_on_an_unnamed_stream() {
+        let mut builder = Builder::new();
+        let block = builder.live(100, 0).unwrap();
+        builder.free(block, 0, 4).unwrap();
+        builder.alloc(30, 0, 5).unwrap();
+        builder.free_done(block, 0, 6).unwrap();
+        let schedule = Schedule::new(&builder.finish("pending", true));
+        assert_eq!(
+            schedule.steps,
+            [
+                step(0, 0, 0, Call::Alloc { size: 100 }),
+                step(4, 0, 1, Call::Use { until: 6000 }),
+                step(4, 0, 0, Call::Free { size: 100 }),
+                step(5, 1, 0, Call::Alloc { size: 30 }),
+                // What is live at the end is freed there.
+                step(6, 1, 0, Call::Free { size: 30 }),
+            ]
+        );
+        assert_eq!(
+            (schedule.streams, schedule.peak_live_bytes, schedule.peak_active_bytes),
+            (2, 100, 130)
+        );
+    }
+
+    #[test]
+    fn uses_that_do_not_outlive_the_block_are_not_active() {
+        let mut builder = Builder::new();
+        let block = builder.alloc(100, 0, 0).unwrap();
+        // On its own stream; on another without an end; on another and ended before the free.
+        builder.use_on(block, 0, 1).unwrap();
+        builder.use_on(block, 5, 1).unwrap();
+        builder.use_on(block, 6, 1).unwrap();
+        builder.use_done(block, 6, 2).unwrap();
+        builder.free(block, 0, 3).unwrap();
+        builder.alloc(100, 0, 4).unwrap();
+        let schedule = Schedule::new(&builder.finish("ended", true));
+        assert_eq!(schedule.peak_active_bytes, 100);
+    }
+
+    #[test]
+    fn without_time_events_are_5_microseconds_apart() {
+        let mut builder = Builder::new();
+        let block = builder.alloc(100, 0, 0).unwrap();
+        builder.free(block, 0, 0).unwrap();
+        let schedule = Schedule::new(&builder.finish("untimed", false));
+        assert_eq!(
+            schedule.steps.iter().map(|step| step.time).collect::<Vec<_>>(),
+            [0, 5000]
+        );
+        assert_eq!(schedule.period, 10_000);
+    }
+}
