@@ -22,7 +22,15 @@ impl<'a> Bill<'a> {
 
     /// A call about that many bytes was made.
     pub fn charge(&mut self, call: Call, bytes: u64) {
-        *self.calls.entry(call.name()).or_insert(0) += 1;
-        self.ns = self.ns.saturating_add(self.prices.cost(call, bytes));
+        self.charge_each(call, bytes, 1);
+    }
+
+    /// So many calls about that many bytes each were made.
+    pub fn charge_each(&mut self, call: Call, bytes: u64, calls: u64) {
+        let counted = self.calls.entry(call.name()).or_insert(0);
+        *counted = counted.saturating_add(calls);
+        self.ns = self
+            .ns
+            .saturating_add(self.prices.cost(call, bytes).saturating_mul(calls));
     }
 }

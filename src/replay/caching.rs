@@ -5,11 +5,12 @@
 //! other streams is free when an event on each, recorded at the free, has completed; events of a stream are looked at in
 //! order, at each allocation. The device never runs out of memory, so nothing is given back.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::driver::sim::Call;
 
 use super::bill::Bill;
+use super::blocks::{Block, Blocks, Pool};
 
 const MIB: u64 = 1 << 20;
 const MIN_BLOCK: u64 = 512;
@@ -29,33 +30,9 @@ pub(super) enum Growth {
     Expandable,
 }
 
-/// A stream and one of its two pools.
-type Pool = (u32, bool);
-
-#[derive(Debug)]
-struct Block {
-    addr: u64,
-    size: u64,
-    pool: Pool,
-    free: bool,
-    /// The neighbours in the same segment.
-    prev: Option<u32>,
-    next: Option<u32>,
-    /// Other streams that use it.
-    used_on: Vec<u32>,
-    /// Events that have not been seen to complete since its free.
-    events: u32,
-}
-
 pub(super) struct Caching {
     growth: Growth,
-    blocks: Vec<Block>,
-    /// Indices of `blocks` that hold none.
-    vacant: Vec<u32>,
-    /// Free blocks by pool, size and address, with their indices.
-    free: BTreeSet<(Pool, u64, u64, u32)>,
-    /// The last block of each expandable segment.
-    tails: HashMap<Pool, u32>,
+    blocks: Blocks,
     /// Events of each stream in the order of recording: when they complete, and the block that waits.
     events: Vec<VecDeque<(u64, u32)>>,
     next_addr: u64,
@@ -66,10 +43,7 @@ impl Caching {
     pub fn new(growth: Growth, streams: usize) -> Self {
         Self {
             growth,
-            blocks: Vec::new(),
-            vacant: Vec::new(),
-            free: BTreeSet::new(),
-            tails: HashMap::new(),
+            blocks: Blocks::default(),
             events: vec![VecDeque::new(); streams],
             next_addr: 0,
             reserved: 0,
@@ -81,30 +55,30 @@ impl Caching {
         self.process_events(now, bill);
         let size = bytes.max(1).next_multiple_of(MIN_BLOCK);
         let pool = (stream, size <= SMALL);
-        let found = self.best_fit(pool, size);
+        let found = self.blocks.best_fit(pool, size);
         let block = match (found, self.growth) {
             (Some(block), _) => {
-                self.take_free(block);
+                self.blocks.take_free(block);
                 block
             }
             (None, Growth::Segments) => self.new_segment(pool, size, bill),
             (None, Growth::Expandable) => self.expand(pool, size, bill),
         };
-        let rest = self.blocks[block as usize].size - size;
+        let rest = self.blocks[block].size - size;
         let split = if pool.1 || self.growth == Growth::Expandable {
             rest >= MIN_BLOCK
         } else {
             rest > SMALL
         };
         if split {
-            self.split(block, size);
+            self.blocks.split(block, size);
         }
         block
     }
 
     /// The block is also used on another stream.
     pub fn use_on(&mut self, block: u32, stream: u32) {
-        let block = &mut self.blocks[block as usize];
+        let block = &mut self.blocks[block];
         if stream != block.pool.0 && !block.used_on.contains(&stream) {
             block.used_on.push(stream);
         }
@@ -112,12 +86,12 @@ impl Caching {
 
     /// Frees a block. `event` gives the moment at which an event completes that is recorded now on a stream.
     pub fn free(&mut self, block: u32, event: impl Fn(u32) -> u64, bill: &mut Bill<'_>) {
-        let used_on = std::mem::take(&mut self.blocks[block as usize].used_on);
+        let used_on = std::mem::take(&mut self.blocks[block].used_on);
         if used_on.is_empty() {
-            self.put_free(block);
+            self.blocks.put_free(block);
             return;
         }
-        self.blocks[block as usize].events = used_on.len() as u32;
+        self.blocks[block].events = used_on.len() as u32;
         for stream in used_on {
             bill.charge(Call::EventRecord, 0);
             self.events[stream as usize].push_back((event(stream), block));
@@ -132,28 +106,12 @@ impl Caching {
                     break;
                 }
                 self.events[stream].pop_front();
-                let waiting = &mut self.blocks[block as usize].events;
+                let waiting = &mut self.blocks[block].events;
                 *waiting -= 1;
                 if *waiting == 0 {
-                    self.put_free(block);
+                    self.blocks.put_free(block);
                 }
             }
-        }
-    }
-
-    /// The smallest free block that is large enough. The end of an expandable segment can grow, so it counts as larger
-    /// than any other.
-    fn best_fit(&self, pool: Pool, size: u64) -> Option<u32> {
-        let mut fitting = self
-            .free
-            .range((pool, size, 0, 0)..)
-            .take_while(|entry| entry.0 == pool)
-            .map(|entry| entry.3);
-        let first = fitting.next()?;
-        if self.tails.get(&pool) == Some(&first) {
-            fitting.next().or(Some(first))
-        } else {
-            Some(first)
         }
     }
 
@@ -164,151 +122,33 @@ impl Caching {
             _ => size.next_multiple_of(SMALL_SEGMENT),
         };
         bill.charge(Call::MemAlloc, bytes);
-        self.reserved += bytes;
+        self.reserved = self.reserved.saturating_add(bytes);
         let addr = self.next_addr;
-        self.next_addr += bytes;
-        self.insert(Block {
-            addr,
-            size: bytes,
-            pool,
-            free: false,
-            prev: None,
-            next: None,
-            used_on: vec![],
-            events: 0,
-        })
+        self.next_addr = addr.saturating_add(bytes);
+        self.blocks.insert(Block::new(pool, addr, bytes, None))
     }
 
     /// Maps pages at the end of the pool's segment until a block of `size` bytes fits there.
     fn expand(&mut self, pool: Pool, size: u64, bill: &mut Bill<'_>) -> u32 {
         let page = if pool.1 { SMALL_SEGMENT } else { LARGE_SEGMENT };
-        let tail = self.tails.get(&pool).copied();
+        let tail = self.blocks.tail(pool);
         let block = match tail {
-            Some(tail) if self.blocks[tail as usize].free => {
-                self.take_free(tail);
+            Some(tail) if self.blocks[tail].free => {
+                self.blocks.take_free(tail);
                 tail
             }
-            _ => {
-                if tail.is_none() {
-                    bill.charge(Call::MemAddressReserve, 0);
-                }
-                // Addresses are only compared within one pool.
-                let addr = tail.map_or(0, |tail| {
-                    self.blocks[tail as usize].addr + self.blocks[tail as usize].size
-                });
-                let block = Block {
-                    addr,
-                    size: 0,
-                    pool,
-                    free: false,
-                    prev: tail,
-                    next: None,
-                    used_on: vec![],
-                    events: 0,
-                };
-                let block = self.insert(block);
-                if let Some(tail) = tail {
-                    self.blocks[tail as usize].next = Some(block);
-                }
-                self.tails.insert(pool, block);
-                block
-            }
+            _ => self.blocks.insert_tail(pool),
         };
-        let grown = (size - self.blocks[block as usize].size).next_multiple_of(page);
-        for _ in 0..grown / page {
-            bill.charge(Call::MemCreate, page);
-            bill.charge(Call::MemMap, page);
+        if tail.is_none() {
+            bill.charge(Call::MemAddressReserve, 0);
         }
+        let grown = (size - self.blocks[block].size).next_multiple_of(page);
+        bill.charge_each(Call::MemCreate, page, grown / page);
+        bill.charge_each(Call::MemMap, page, grown / page);
         bill.charge(Call::MemSetAccess, grown);
-        self.blocks[block as usize].size += grown;
-        self.reserved += grown;
+        self.blocks[block].size += grown;
+        self.reserved = self.reserved.saturating_add(grown);
         block
-    }
-
-    fn insert(&mut self, block: Block) -> u32 {
-        if let Some(index) = self.vacant.pop() {
-            self.blocks[index as usize] = block;
-            return index;
-        }
-        self.blocks.push(block);
-        self.blocks.len() as u32 - 1
-    }
-
-    /// Leaves `size` bytes in the block and makes a free block of the rest.
-    fn split(&mut self, block: u32, size: u64) {
-        let whole = &mut self.blocks[block as usize];
-        let (addr, pool, next) = (whole.addr + size, whole.pool, whole.next);
-        let rest = whole.size - size;
-        whole.size = size;
-        let rest = Block {
-            addr,
-            size: rest,
-            pool,
-            free: false,
-            prev: Some(block),
-            next,
-            used_on: vec![],
-            events: 0,
-        };
-        let rest = self.insert(rest);
-        self.blocks[block as usize].next = Some(rest);
-        if let Some(next) = next {
-            self.blocks[next as usize].prev = Some(rest);
-        }
-        self.move_tail(block, rest);
-        self.put_free(rest);
-    }
-
-    fn take_free(&mut self, index: u32) {
-        let block = &mut self.blocks[index as usize];
-        block.free = false;
-        self.free.remove(&(block.pool, block.size, block.addr, index));
-    }
-
-    /// Makes a block free and merges it with its free neighbours.
-    fn put_free(&mut self, mut index: u32) {
-        if let Some(prev) = self.blocks[index as usize]
-            .prev
-            .filter(|prev| self.blocks[*prev as usize].free)
-        {
-            self.take_free(prev);
-            self.merge(prev, index);
-            index = prev;
-        }
-        if let Some(next) = self.blocks[index as usize]
-            .next
-            .filter(|next| self.blocks[*next as usize].free)
-        {
-            self.take_free(next);
-            self.merge(index, next);
-        }
-        let block = &mut self.blocks[index as usize];
-        block.free = true;
-        self.free.insert((block.pool, block.size, block.addr, index));
-    }
-
-    /// Adds a block to the one before it.
-    fn merge(&mut self, block: u32, next: u32) {
-        let (size, after) = (self.blocks[next as usize].size, self.blocks[next as usize].next);
-        let merged = &mut self.blocks[block as usize];
-        merged.size += size;
-        merged.next = after;
-        if let Some(after) = after {
-            self.blocks[after as usize].prev = Some(block);
-        }
-        self.move_tail(next, block);
-        self.vacant.push(next);
-    }
-
-    /// Where `from` was the last block of an expandable segment, `to` now is.
-    fn move_tail(&mut self, from: u32, to: u32) {
-        if let Some(tail) = self
-            .tails
-            .get_mut(&self.blocks[from as usize].pool)
-            .filter(|tail| **tail == from)
-        {
-            *tail = to;
-        }
     }
 }
 
@@ -362,7 +202,7 @@ mod tests {
         caching.free(blocks[0], NONE_BUSY, &mut bill);
         // 7 MiB are left at the end and fit best; the hole of 11 MiB before them is taken.
         let block = caching.alloc(7 * MIB, 0, 0, &mut bill);
-        assert_eq!(caching.blocks[block as usize].addr, 0);
+        assert_eq!(caching.blocks[block].addr, 0);
     }
 
     #[test]
@@ -412,7 +252,7 @@ mod tests {
                 }
                 let mut ranges: Vec<(Pool, u64, u64)> = Vec::new();
                 for (block, size) in &live {
-                    let block = &caching.blocks[*block as usize];
+                    let block = &caching.blocks[*block];
                     prop_assert!(block.size >= *size && !block.free);
                     ranges.push((block.pool, block.addr, block.addr + block.size));
                 }
@@ -422,11 +262,9 @@ mod tests {
             for (block, _) in live {
                 caching.free(block, NONE_BUSY, &mut bill);
             }
-            prop_assert_eq!(caching.free.iter().map(|(_, size, ..)| size).sum::<u64>(), caching.reserved);
-            prop_assert!(caching.free.iter().all(|(.., index)| {
-                let block = &caching.blocks[*index as usize];
-                block.prev.is_none() && block.next.is_none()
-            }));
+            prop_assert_eq!(caching.blocks.free.iter().map(|(_, size, ..)| size).sum::<u64>(), caching.reserved);
+            let alone = |block: &Block| block.prev.is_none() && block.next.is_none();
+            prop_assert!(caching.blocks.free.iter().all(|(.., index)| alone(&caching.blocks[*index])));
         }
     }
 }

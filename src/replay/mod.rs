@@ -4,6 +4,7 @@
 //! with the device's clock set to the trace's, and reports what they cost.
 
 mod bill;
+mod blocks;
 mod caching;
 mod clock;
 mod device;

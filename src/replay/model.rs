@@ -143,11 +143,11 @@ impl Run<'_> {
             }
             (Call::Alloc { size }, Allocator::Direct { reserved }) => {
                 bill.charge(DriverCall::MemAlloc, size);
-                *reserved += size.next_multiple_of(DRIVER_UNIT);
+                *reserved = reserved.saturating_add(size.next_multiple_of(DRIVER_UNIT));
             }
             (Call::Free { size }, Allocator::Direct { reserved }) => {
                 bill.charge(DriverCall::MemFree, size);
-                *reserved -= size.next_multiple_of(DRIVER_UNIT);
+                *reserved = reserved.saturating_sub(size.next_multiple_of(DRIVER_UNIT));
             }
             (Call::Use { .. }, Allocator::Direct { .. }) => {}
         }

@@ -32,7 +32,7 @@ pub(super) struct Step {
 pub(super) struct Schedule {
     pub steps: Vec<Step>,
     pub blocks: usize,
-    /// Streams, with one more for uses on streams that the trace does not name.
+    /// Streams, one of them for uses on streams that the trace does not name, if there are such uses.
     pub streams: usize,
     pub allocations: u64,
     /// Nanoseconds from the start of one pass to that of the next.
@@ -74,7 +74,7 @@ impl Schedule {
         let mut schedule = Self {
             steps: Vec::with_capacity(trace.events().len()),
             blocks: trace.blocks(),
-            streams: trace.streams() + 1,
+            streams: trace.streams(),
             allocations: trace.blocks() as u64,
             period: duration + EVENT_NS,
             peak_live_bytes: 0,
@@ -127,6 +127,7 @@ impl Schedule {
                     if let Some(until) = block.free_done {
                         block.in_use += 1;
                         step(unnamed_stream, Call::Use { until });
+                        schedule.streams = trace.streams() + 1;
                     }
                     held.drop_unused(block);
                     step(event.stream, Call::Free { size: block.size });
