@@ -1,5 +1,6 @@
 //! What can go wrong, with the numbers that say what to do about it.
 
+use crate::bytes;
 use crate::driver::DriverError;
 
 /// The result of a pool operation.
@@ -57,6 +58,12 @@ pub enum Error {
     /// This process was forked after the pool was made. The driver does not work in a forked child: use spawn.
     #[error("this process was forked after the pool was made, where CUDA does not work; start processes with spawn")]
     Forked,
+    /// The pool has run out of records: 65,535 streams and as many thread caches at most.
+    #[error("the pool has too many {what} (65,535 at most); use streams again instead of making new ones")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+    },
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -110,18 +117,84 @@ pub struct ConfigError {
     pub allowed: String,
 }
 
-/// The numbers of a request that could not be met, all in bytes.
+/// The numbers of a request that could not be met. All in bytes; what happened meanwhile in other threads may show.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// Bytes asked for.
     pub requested: u64,
     /// The pool's device.
     pub device: i32,
+    /// The pool's limit; `None` when only the device limits it.
+    pub limit: Option<u64>,
+    /// Given out, rounded.
+    pub allocated: u64,
+    /// Freed, and waiting for other streams.
+    pub pending: u64,
+    /// Held from the driver.
+    pub reserved: u64,
+    /// Held, and neither given out nor waiting.
+    pub cached: u64,
+    /// The largest free range of the stream that asked.
+    pub largest_free: u64,
+    /// Free on the device for any process, if the driver answered.
+    pub device_free: Option<u64>,
+    /// The device's memory.
+    pub device_total: u64,
+    /// What was tried, in order.
+    pub steps: Vec<Step>,
+}
+
+/// One step that was taken to find memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Step {
+    /// What was done.
+    pub name: &'static str,
+    /// Bytes that became free for the request's stream, or went back to the driver.
+    pub bytes: u64,
+    /// Time it took, in nanoseconds.
+    pub nanoseconds: u64,
 }
 
 impl std::fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} bytes asked for on device {}", self.requested, self.device)
+        write!(
+            f,
+            "out of memory on device {}: {} asked for ({} bytes); {} allocated, {} waiting for other streams, {} cached, \
+             {} reserved; largest free range {}; ",
+            self.device,
+            bytes::format(self.requested),
+            self.requested,
+            bytes::format(self.allocated),
+            bytes::format(self.pending),
+            bytes::format(self.cached),
+            bytes::format(self.reserved),
+            bytes::format(self.largest_free),
+        )?;
+        match self.limit {
+            Some(limit) => write!(f, "limit {}; ", bytes::format(limit))?,
+            None => f.write_str("no limit set; ")?,
+        }
+        match self.device_free {
+            Some(free) => write!(
+                f,
+                "device {} free of {}",
+                bytes::format(free),
+                bytes::format(self.device_total)
+            )?,
+            None => write!(f, "device {}", bytes::format(self.device_total))?,
+        }
+        for (i, step) in self.steps.iter().enumerate() {
+            let lead = if i == 0 { "; tried: " } else { ", " };
+            write!(
+                f,
+                "{lead}{} ({} in {} us)",
+                step.name,
+                bytes::format(step.bytes),
+                step.nanoseconds / 1000
+            )?;
+        }
+        f.write_str(". Free something, ask for less, or raise the limit")
     }
 }
 

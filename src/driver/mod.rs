@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+pub mod pinned;
 pub mod sim;
 
 /// An address on the device.

@@ -51,14 +51,14 @@ impl Allocations {
         Ok(addr)
     }
 
-    /// Frees the allocation and gives the bytes that it occupied.
-    pub fn free(&mut self, addr: u64, physical: &mut Physical, addresses: &mut AddressSpace) -> CuResult<u64> {
+    /// Frees the allocation at an address.
+    pub fn free(&mut self, addr: u64, physical: &mut Physical, addresses: &mut AddressSpace) -> CuResult {
         let bytes = self.live.remove(&addr).ok_or(Code::INVALID_VALUE)?;
         let base = if bytes < self.page {
             self.parts.add(addr, bytes);
             let page = addr / self.page * self.page;
             if !self.parts.take_exactly(page, self.page) {
-                return Ok(bytes);
+                return Ok(());
             }
             page
         } else {
@@ -69,7 +69,7 @@ impl Allocations {
             physical.give(extent);
             addresses.give(base, extent.bytes);
         }
-        Ok(bytes)
+        Ok(())
     }
 
     /// Start and bytes of the live allocation around an address.
@@ -135,7 +135,7 @@ mod tests {
             Err(Code::OUT_OF_MEMORY)
         );
         for addr in all {
-            assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(512));
+            assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(()));
         }
         assert_eq!((physical.used(), allocations.count()), (0, 0));
     }
@@ -161,7 +161,7 @@ mod tests {
             allocations.free(addr + 512, &mut physical, &mut addresses),
             Err(Code::INVALID_VALUE)
         );
-        assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(PAGE));
+        assert_eq!(allocations.free(addr, &mut physical, &mut addresses), Ok(()));
         assert_eq!(
             allocations.free(addr, &mut physical, &mut addresses),
             Err(Code::INVALID_VALUE)

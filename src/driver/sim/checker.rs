@@ -190,6 +190,9 @@ mod tests {
         device.event_record(*event, *b).expect("a record");
         device.stream_wait_event(c, *event).expect("a wait");
         assert!(scene.free_for(c), "through b");
+        let d = device.stream_create(StreamKind::NonBlocking).expect("a stream");
+        device.event_synchronize(*event).expect("done");
+        assert!(scene.free_for(d), "what b waited for is done when b is");
     }
 
     #[test]

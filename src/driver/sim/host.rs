@@ -44,13 +44,13 @@ impl HostMemory {
         Ok(addr)
     }
 
-    pub fn free(&mut self, addr: u64) -> CuResult<u64> {
+    pub fn free(&mut self, addr: u64) -> CuResult {
         let bytes = *self.live.get(&addr).ok_or(Code::INVALID_VALUE)?;
         host_map::hide(addr, bytes)?;
         self.live.remove(&addr);
         self.used -= bytes;
         self.addresses.give(addr, bytes);
-        Ok(bytes)
+        Ok(())
     }
 
     /// Bytes held, in whole pages.
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(host.alloc(0), Err(Code::INVALID_VALUE));
         assert_eq!(host.around(addr + page - 1), Some((addr, page)));
         assert_eq!(host.free(addr + 1), Err(Code::INVALID_VALUE));
-        assert_eq!(host.free(addr), Ok(page));
+        assert_eq!(host.free(addr), Ok(()));
         assert_eq!(host.free(addr), Err(Code::INVALID_VALUE));
         assert_eq!(host.used(), 0);
     }

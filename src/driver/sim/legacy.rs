@@ -107,6 +107,24 @@ mod tests {
     }
 
     #[test]
+    fn a_block_is_free_for_the_stream_that_will_wait_implicitly() {
+        let device = Device::new(Options::default());
+        let addr = device.mem_alloc(512).expect("memory");
+        let stream = |kind| device.stream_create(kind).expect("a stream");
+        let (blocking, other) = (stream(StreamKind::Blocking), stream(StreamKind::NonBlocking));
+        let free_for = |stream| device.check_handout(addr, 512, stream).is_ok();
+        device
+            .launch(blocking, Work::new().writes(addr, 512).takes(1))
+            .expect("a launch");
+        assert!(free_for(Stream::LEGACY) && !free_for(Stream::PER_THREAD) && !free_for(other));
+        device.launch(Stream::LEGACY, Work::new()).expect("a launch");
+        assert!(
+            free_for(Stream::PER_THREAD) && !free_for(other),
+            "the legacy stream is between them now"
+        );
+    }
+
+    #[test]
     fn two_blocking_streams_are_ordered_by_a_legacy_operation_between_them() {
         for between in [false, true] {
             let device = Device::new(Options::default());

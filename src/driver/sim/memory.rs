@@ -43,11 +43,7 @@ impl Device {
                 return Err(Code::INVALID_VALUE);
             }
             state.wait_for_all(Call::MemFree)?;
-            let bytes = state
-                .allocations
-                .free(addr, &mut state.physical, &mut state.addresses)?;
-            state.touches.forget(addr, addr + bytes);
-            Ok(())
+            state.allocations.free(addr, &mut state.physical, &mut state.addresses)
         })
     }
 
@@ -169,9 +165,7 @@ impl Device {
                 return Err(Code::INVALID_VALUE);
             }
             state.wait_for_all(Call::MemFreeHost)?;
-            let bytes = state.host.free(addr)?;
-            state.touches.forget(addr, addr + bytes);
-            Ok(())
+            state.host.free(addr)
         })
     }
 

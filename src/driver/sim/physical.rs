@@ -105,3 +105,36 @@ impl Physical {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::sim::address_space::AddressSpace;
+
+    #[test]
+    fn what_is_given_back_costs_the_host_nothing() {
+        let page = host_map::page_bytes();
+        let mut physical = Physical::new(page, true);
+        let mut addresses = AddressSpace::new(page);
+        let addr = addresses.take(page, page).expect("addresses");
+        let blocks = |physical: &Physical| {
+            use std::os::unix::fs::MetadataExt;
+            physical
+                .file
+                .as_ref()
+                .map(|file| file.metadata().expect("a file").blocks())
+        };
+        for _ in 0..2 {
+            let extent = physical.take(page).expect("memory");
+            assert_eq!(physical.take(page), Err(Code::OUT_OF_MEMORY));
+            physical.show(extent, addr).expect("memory");
+            physical.allow(addr, page).expect("memory");
+            // SAFETY: the page was just made writable, and nobody else has its address.
+            unsafe { (addr as *mut u8).write(1) };
+            assert_ne!(blocks(&physical), Some(0));
+            physical.hide(addr, page).expect("memory");
+            physical.give(extent);
+            assert_eq!((blocks(&physical), physical.used()), (Some(0), 0));
+        }
+    }
+}

@@ -232,3 +232,26 @@ impl Device {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::sim::Options;
+
+    #[test]
+    fn held_work_starts_when_the_stream_is_resumed() {
+        let device = Device::new(Options::default());
+        device.launch(Stream::LEGACY, Work::new().takes(20)).expect("a launch");
+        device.hold(Stream::LEGACY).expect("a stream");
+        device.launch(Stream::LEGACY, Work::new().takes(10)).expect("a launch");
+        device.hold(Stream::LEGACY).expect("a stream");
+        device.advance(100);
+        device.resume(Stream::LEGACY).expect("a stream");
+        device.advance(9);
+        assert_eq!(device.stream_query(Stream::LEGACY), Ok(false));
+        device.advance(1);
+        assert_eq!(device.stream_query(Stream::LEGACY), Ok(true), "both holds have ended");
+        assert_eq!(device.hold(Stream(0x10)), Err(Code::INVALID_HANDLE));
+        assert_eq!(device.resume(Stream(0x10)), Err(Code::INVALID_HANDLE));
+    }
+}

@@ -103,7 +103,7 @@ impl Captures {
         CapturedPoint { capture, clock }
     }
 
-    /// The valid captures that forbid unsafe calls to the calling thread.
+    /// The captures, valid or not, that forbid unsafe calls to the calling thread.
     pub(super) fn forbidding(&self) -> Vec<u64> {
         if self.open.is_empty() {
             return Vec::new();
@@ -111,13 +111,11 @@ impl Captures {
         let (thread, mode) = (thread::number(), thread::capture_mode());
         let forbids = |capture: &Capture| {
             let own = capture.thread == thread && capture.mode != CaptureMode::Relaxed;
-            let others = capture.thread != thread && capture.mode == CaptureMode::Global;
-            capture.valid
-                && match mode {
-                    CaptureMode::Global => own || others,
-                    CaptureMode::ThreadLocal => own,
-                    CaptureMode::Relaxed => false,
-                }
+            match mode {
+                CaptureMode::Global => own || capture.mode == CaptureMode::Global,
+                CaptureMode::ThreadLocal => own,
+                CaptureMode::Relaxed => false,
+            }
         };
         self.open
             .iter()

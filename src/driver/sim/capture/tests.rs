@@ -125,7 +125,17 @@ fn unsafe_calls_fail_and_invalidate_by_the_modes_of_capture_and_thread() {
                 CaptureStatus::Invalidated
             };
             assert_eq!(device.stream_is_capturing(a), Ok(expected), "{case}");
-            assert_eq!(device.stream_end_capture(a).is_ok(), allowed, "{case}");
+            assert_eq!(
+                call().is_ok(),
+                capture == Relaxed,
+                "{case}: until its end, whether it is valid or not"
+            );
+            assert_eq!(
+                device.stream_end_capture(a).is_ok(),
+                allowed && capture == Relaxed,
+                "{case}"
+            );
+            assert!(call().is_ok(), "{case}: after its end");
         }
     }
 }

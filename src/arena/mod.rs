@@ -1,0 +1,365 @@
+//! Arenas: the memory of one stream (or of one private pool of graph captures), under one short lock.
+//!
+//! An arena is asked only when a thread's magazine has nothing. It cuts small blocks from slabs and larger ones from
+//! ranges, and takes both back. Its lock is never held over a driver call.
+
+mod range;
+mod region;
+mod slab;
+
+pub(crate) use region::{Growth, Idle, Mapping, Region, Span};
+pub(crate) use slab::Slabs;
+
+use crate::driver::Stream;
+use crate::freelist::{Links, TaggedStack, TakeAll};
+use crate::metadata::{Blocks, Entry, State, Table};
+use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
+use crate::sync::lock;
+use slab::Partial;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, MutexGuard};
+
+/// All records of a pool.
+pub(crate) struct Metadata {
+    pub(crate) blocks: Blocks,
+    pub(crate) slabs: Slabs,
+    pub(crate) table: Table,
+}
+
+impl Metadata {
+    pub(crate) fn new() -> Self {
+        Self {
+            blocks: Blocks::new(),
+            slabs: Slabs::new(),
+            table: Table::new(),
+        }
+    }
+
+    /// The block that begins at `addr` and was given out at some time, or `None`.
+    #[inline(always)]
+    pub(crate) fn find(&self, addr: u64) -> Option<u32> {
+        let index = match self.table.get(addr) {
+            Entry::Block(index) => index,
+            Entry::Slab(slab) => self.slabs.get(slab).block_at(addr)?,
+            Entry::None => return None,
+        };
+        (self.blocks.get(index).addr() == addr).then_some(index)
+    }
+
+    /// The slot that begins at `addr`, whatever its state; `None` behind the last slot of a slab.
+    pub(crate) fn slot(&self, addr: u64) -> Option<u32> {
+        match self.table.get(addr) {
+            Entry::Slab(slab) => self.slabs.get(slab).block_at(addr),
+            _ => None,
+        }
+    }
+
+    /// Host bytes of the records (the table's leaves not counted).
+    pub(crate) fn host_bytes(&self) -> u64 {
+        self.blocks.host_bytes() + self.slabs.host_bytes()
+    }
+}
+
+/// Whose memory an arena holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum StreamKey {
+    /// The legacy default stream.
+    Legacy,
+    /// The default stream of the thread with this number.
+    PerThread(u64),
+    /// The stream with this identity.
+    Id(u64),
+}
+
+/// Which arena: a stream's own, or a private pool's for that stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ArenaKey {
+    pub(crate) stream: StreamKey,
+    /// The private pool's id; `None` outside captures.
+    pub(crate) private: Option<(u64, u64)>,
+}
+
+/// What a region's segments are cut into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Slabs of slots up to 16 KiB.
+    Slabs = 0,
+    /// Blocks up to 1 MiB.
+    Small = 1,
+    /// Blocks above.
+    Large = 2,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub(crate) const ALL: [Self; 3] = [Self::Slabs, Self::Small, Self::Large];
+
+    /// Where blocks of `units` come from.
+    pub(crate) fn of(units: u32) -> Self {
+        match units {
+            0..=SLOT_MAX => Self::Slabs,
+            0..=CLASS_MAX => Self::Small,
+            _ => Self::Large,
+        }
+    }
+
+    /// What a region of this kind must find for a block of `units`: the block, or a slab for it.
+    pub(crate) fn range_units(units: u32) -> u32 {
+        if units <= SLOT_MAX {
+            size_class::slots(units).granules * GRANULE
+        } else {
+            units
+        }
+    }
+}
+
+/// One arena.
+pub(crate) struct Arena {
+    pub(crate) index: u32,
+    pub(crate) key: ArenaKey,
+    /// The stream's handle as it was first passed.
+    pub(crate) stream: Stream,
+    /// Whether the handle may be used later than in the call that passed it.
+    pub(crate) durable: AtomicBool,
+    /// Blocks that other threads returned, for whoever takes the lock next.
+    pub(crate) returned: TakeAll,
+    /// Blocks of each class, for any thread.
+    shared: Box<[TaggedStack]>,
+    /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
+    pub(crate) holders: AtomicU32,
+    inner: Mutex<Inner>,
+}
+
+/// What the lock guards.
+pub(crate) struct Inner {
+    arena: u32,
+    pub(crate) regions: [Region; 3],
+    partial: [Partial; SLOT_MAX as usize + 1],
+}
+
+impl Arena {
+    pub(crate) fn new(index: u32, key: ArenaKey, stream: Stream, durable: bool) -> Self {
+        let mut shared = Vec::with_capacity(CLASS_MAX as usize + 1);
+        shared.resize_with(CLASS_MAX as usize + 1, TaggedStack::default);
+        Self {
+            index,
+            key,
+            stream,
+            durable: AtomicBool::new(durable),
+            returned: TakeAll::default(),
+            shared: shared.into(),
+            holders: AtomicU32::new(0),
+            inner: Mutex::new(Inner {
+                arena: index,
+                regions: std::array::from_fn(|_| Region::new(index)),
+                partial: [Partial::default(); SLOT_MAX as usize + 1],
+            }),
+        }
+    }
+
+    /// The shared list of a class; sizes above [`CLASS_MAX`] have none.
+    pub(crate) fn shared(&self, units: u32) -> Option<&TaggedStack> {
+        self.shared.get(units as usize)
+    }
+
+    /// Takes the lock and everything that was returned meanwhile.
+    pub(crate) fn lock(&self, metadata: &Metadata) -> MutexGuard<'_, Inner> {
+        let mut inner = lock(&self.inner);
+        inner.give_chain(metadata, self.returned.take());
+        inner
+    }
+
+    /// Empties the shared lists into the slabs and ranges.
+    pub(crate) fn drain_shared(&self, metadata: &Metadata, inner: &mut Inner) {
+        for list in self.shared.iter().filter(|list| !list.is_empty()) {
+            inner.give_chain(metadata, list.take());
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn region(&mut self, kind: Kind) -> &mut Region {
+        &mut self.regions[kind as usize]
+    }
+
+    /// A block of exactly `units`, held by the caller and in the table, or 0.
+    pub(crate) fn take(&mut self, metadata: &Metadata, units: u32) -> u32 {
+        if units <= SLOT_MAX {
+            return self.take_slot(metadata, units);
+        }
+        let index = self.region(Kind::of(units)).take(&metadata.blocks, units);
+        if index != 0 {
+            publish(metadata, index);
+        }
+        index
+    }
+
+    fn take_slot(&mut self, metadata: &Metadata, units: u32) -> u32 {
+        let mut slab = self.partial[units as usize].first();
+        if slab == 0 {
+            let range = self
+                .region(Kind::Slabs)
+                .take(&metadata.blocks, Kind::range_units(units));
+            if range == 0 {
+                return 0;
+            }
+            slab = self.make_slab(metadata, range, units);
+            if slab == 0 {
+                self.region(Kind::Slabs).give(&metadata.blocks, range);
+                return 0;
+            }
+        }
+        let record = metadata.slabs.get(slab);
+        let index = record.pop(&metadata.blocks);
+        if record.first_free.load(Relaxed) == 0 {
+            self.partial[units as usize].remove(&metadata.slabs, slab);
+        }
+        index
+    }
+
+    /// Cuts a held range into slots and puts the slab on its class's list; 0 when there are no records left.
+    fn make_slab(&mut self, metadata: &Metadata, range: u32, units: u32) -> u32 {
+        let shape = size_class::slots(units);
+        let slab = metadata.slabs.take(1);
+        let first = metadata.blocks.take(shape.count);
+        if slab == 0 || first == 0 {
+            if slab != 0 {
+                metadata.slabs.give(slab, 1);
+            }
+            if first != 0 {
+                metadata.blocks.give(first, shape.count);
+            }
+            return 0;
+        }
+        let record = metadata.slabs.get(slab);
+        let block = metadata.blocks.get(range);
+        let base = block.addr();
+        block.set_state(State::Slab);
+        record.base.store(base, Relaxed);
+        record.first_block.store(first, Relaxed);
+        record.slots.store(shape.count, Relaxed);
+        record.units.store(units, Relaxed);
+        record.range.store(range, Relaxed);
+        record.first_free.store(0, Relaxed);
+        record.free.store(0, Relaxed);
+        for slot in (0..shape.count).rev() {
+            let index = first + slot;
+            let block = metadata.blocks.get(index);
+            block
+                .addr
+                .store(base + size_class::bytes(units) * u64::from(slot), Relaxed);
+            block.units.store(units, Relaxed);
+            block.arena.store(self.arena, Relaxed);
+            block.home.store(slab, Relaxed);
+            block.is_slot.store(1, Relaxed);
+            block.cache.store(0, Relaxed);
+            block.uses.store(0, Relaxed);
+            block.set_state(State::Cached);
+            record.push(block, index);
+        }
+        for granule in 0..shape.granules {
+            metadata.table.set(
+                base + u64::from(granule) * size_class::bytes(GRANULE),
+                Entry::Slab(slab),
+            );
+        }
+        self.partial[units as usize].insert(&metadata.slabs, slab);
+        slab
+    }
+
+    /// Takes a cached block back into its slab or the ranges.
+    pub(crate) fn give(&mut self, metadata: &Metadata, index: u32) {
+        let block = metadata.blocks.get(index);
+        debug_assert_eq!(block.state(), State::Cached);
+        block.cache.store(0, Relaxed);
+        if block.is_slot.load(Relaxed) == 1 {
+            self.give_slot(metadata, index);
+        } else {
+            metadata.table.set(block.addr(), Entry::None);
+            self.region(Kind::of(block.units())).give(&metadata.blocks, index);
+        }
+    }
+
+    fn give_slot(&mut self, metadata: &Metadata, index: u32) {
+        let block = metadata.blocks.get(index);
+        let slab = block.home.load(Relaxed);
+        let record = metadata.slabs.get(slab);
+        let units = record.units.load(Relaxed);
+        let was_full = record.first_free.load(Relaxed) == 0;
+        record.push(block, index);
+        if record.is_empty() {
+            if !was_full {
+                self.partial[units as usize].remove(&metadata.slabs, slab);
+            }
+            self.drop_slab(metadata, slab);
+        } else if was_full {
+            self.partial[units as usize].insert(&metadata.slabs, slab);
+        }
+    }
+
+    /// Makes an empty slab, on no list, a free range again.
+    fn drop_slab(&mut self, metadata: &Metadata, slab: u32) {
+        let record = metadata.slabs.get(slab);
+        let (first, slots) = (record.first_block.load(Relaxed), record.slots.load(Relaxed));
+        let shape = size_class::slots(record.units.load(Relaxed));
+        for granule in 0..shape.granules {
+            let addr = record.base.load(Relaxed) + u64::from(granule) * size_class::bytes(GRANULE);
+            metadata.table.set(addr, Entry::None);
+        }
+        for index in first..first + slots {
+            metadata.blocks.get(index).set_state(State::Vacant);
+        }
+        metadata.blocks.give(first, slots);
+        let range = record.range.load(Relaxed);
+        metadata.slabs.give(slab, 1);
+        self.region(Kind::Slabs).give(&metadata.blocks, range);
+    }
+
+    /// Takes a chain of cached blocks back.
+    pub(crate) fn give_chain(&mut self, metadata: &Metadata, first: u32) {
+        let mut index = first;
+        while index != 0 {
+            let next = metadata.blocks.link(index).load(Relaxed);
+            self.give(metadata, index);
+            index = next;
+        }
+    }
+
+    /// The growth's memory is mapped: a block of `units` from it, held by the caller and in the table.
+    pub(crate) fn commit(&mut self, metadata: &Metadata, growth: Growth, mappings: &[Mapping], units: u32) -> u32 {
+        let range_units = Kind::range_units(units);
+        let index = self
+            .region(Kind::of(units))
+            .commit(&metadata.blocks, growth, mappings, range_units);
+        if units > SLOT_MAX {
+            publish(metadata, index);
+            return index;
+        }
+        // The range becomes free so that a slab is made of it in the usual way.
+        self.region(Kind::Slabs).give(&metadata.blocks, index);
+        self.take_slot(metadata, units)
+    }
+
+    /// Bytes of memory behind all segments.
+    pub(crate) fn held(&self) -> u64 {
+        self.regions.iter().map(|region| region.held).sum()
+    }
+
+    /// The largest free range, in bytes.
+    pub(crate) fn largest(&self, metadata: &Metadata) -> u64 {
+        let units = self
+            .regions
+            .iter()
+            .map(|region| region.ranges.largest(&metadata.blocks))
+            .max();
+        size_class::bytes(units.unwrap_or(0))
+    }
+}
+
+/// Enters a held range block into the table.
+fn publish(metadata: &Metadata, index: u32) {
+    let block = metadata.blocks.get(index);
+    block.uses.store(0, Relaxed);
+    metadata.table.set(block.addr(), Entry::Block(index));
+}

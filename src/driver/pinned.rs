@@ -1,0 +1,133 @@
+//! Pinned host memory as a driver's memory: `Pool<Pinned<D>>` cuts and merges host buffers exactly as device memory.
+
+use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
+
+/// A driver whose slabs are pinned host memory; streams and events are those of the driver within.
+///
+/// There is no virtual memory: slabs come from `cuMemHostAlloc` and go back by `cuMemFreeHost`. Freeing pinned memory waits for
+/// the device, as it does in CUDA.
+#[derive(Debug, Clone)]
+pub struct Pinned<D> {
+    driver: D,
+    properties: Properties,
+}
+
+impl<D: Driver> Pinned<D> {
+    /// Pinned memory for copies to and from the driver's device. `capacity` is the most that will be pinned, in bytes;
+    /// the operating system may refuse earlier.
+    pub fn new(driver: D, capacity: u64) -> Self {
+        let properties = Properties {
+            name: format!("pinned host memory for {}", driver.properties().name),
+            total_bytes: capacity,
+            virtual_memory: false,
+            memory_pools: false,
+            ..driver.properties().clone()
+        };
+        Self { driver, properties }
+    }
+
+    /// The driver within.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+}
+
+/// The answer of every call that needs virtual memory management.
+fn unsupported<T>(call: &'static str) -> DriverResult<T> {
+    Err(DriverError {
+        call,
+        code: 801,
+        name: "CUDA_ERROR_NOT_SUPPORTED",
+    })
+}
+
+impl<D: Driver> Driver for Pinned<D> {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// The capacity, both ways: what the operating system has left to pin cannot be asked.
+    fn memory_info(&self) -> DriverResult<(u64, u64)> {
+        Ok((self.properties.total_bytes, self.properties.total_bytes))
+    }
+
+    fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr> {
+        self.driver.host_alloc(bytes)
+    }
+
+    fn free(&self, addr: DevicePtr) -> DriverResult<()> {
+        self.driver.host_free(addr)
+    }
+
+    fn reserve(&self, _bytes: u64) -> DriverResult<DevicePtr> {
+        unsupported("cuMemAddressReserve")
+    }
+
+    fn unreserve(&self, _addr: DevicePtr, _bytes: u64) -> DriverResult<()> {
+        unsupported("cuMemAddressFree")
+    }
+
+    fn create(&self, _bytes: u64) -> DriverResult<Handle> {
+        unsupported("cuMemCreate")
+    }
+
+    fn release(&self, _handle: Handle) -> DriverResult<()> {
+        unsupported("cuMemRelease")
+    }
+
+    fn map(&self, _addr: DevicePtr, _bytes: u64, _handle: Handle) -> DriverResult<()> {
+        unsupported("cuMemMap")
+    }
+
+    fn set_access(&self, _addr: DevicePtr, _bytes: u64) -> DriverResult<()> {
+        unsupported("cuMemSetAccess")
+    }
+
+    fn unmap(&self, _addr: DevicePtr, _bytes: u64) -> DriverResult<()> {
+        unsupported("cuMemUnmap")
+    }
+
+    fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
+        self.driver.stream_id(stream)
+    }
+
+    fn is_capturing(&self, stream: Stream) -> DriverResult<bool> {
+        self.driver.is_capturing(stream)
+    }
+
+    fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
+        self.driver.stream_wait(stream, event)
+    }
+
+    fn event_create(&self) -> DriverResult<Event> {
+        self.driver.event_create()
+    }
+
+    fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
+        self.driver.event_record(event, stream)
+    }
+
+    fn event_query(&self, event: Event) -> DriverResult<bool> {
+        self.driver.event_query(event)
+    }
+
+    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
+        self.driver.event_synchronize(event)
+    }
+
+    fn event_destroy(&self, event: Event) -> DriverResult<()> {
+        self.driver.event_destroy(event)
+    }
+
+    fn synchronize(&self) -> DriverResult<()> {
+        self.driver.synchronize()
+    }
+
+    fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {
+        self.driver.host_alloc(bytes)
+    }
+
+    fn host_free(&self, addr: u64) -> DriverResult<()> {
+        self.driver.host_free(addr)
+    }
+}

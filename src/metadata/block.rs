@@ -1,0 +1,155 @@
+//! The record of one block: a piece of device memory with one state.
+//!
+//! ```text
+//!            carve             alloc              free
+//!   (range) ------> CACHED ---------> LIVE ---------------> CACHED      on a magazine or list
+//!      ^                               |  free, used on
+//!      |                               |  other streams
+//!      +--- FREE <--- drain --- CACHED <----- PENDING                   until the uses' events are done
+//! ```
+//!
+//! Invariants:
+//! - a block is on exactly one list when `CACHED`, in exactly one bin when `FREE`, on none otherwise;
+//! - `FREE` neighbours in one segment have something else between them;
+//! - the table has an entry for a block exactly while it is `CACHED`, `LIVE` or `PENDING`;
+//! - only the thread that changed the state from `LIVE` puts the block anywhere.
+
+use super::store::{Store, Zeroed};
+use crate::freelist::Links;
+use crate::size_class;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// What a block is at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// The record is not in use.
+    Vacant = 0,
+    /// A free range, in a bin of its arena.
+    Free = 1,
+    /// Ready to be given out: in a magazine, on a shared list, or a vacant slot of a slab.
+    Cached = 2,
+    /// Given out.
+    Live = 3,
+    /// Freed, and waiting for other streams' uses to finish.
+    Pending = 4,
+    /// A range that is cut into slots.
+    Slab = 5,
+    /// Addresses with no memory behind them.
+    Unmapped = 6,
+    /// A range whose memory is being mapped or unmapped, outside the lock.
+    Busy = 7,
+}
+
+impl State {
+    pub(crate) fn from_raw(raw: u32) -> Self {
+        match raw {
+            1 => Self::Free,
+            2 => Self::Cached,
+            3 => Self::Live,
+            4 => Self::Pending,
+            5 => Self::Slab,
+            6 => Self::Unmapped,
+            7 => Self::Busy,
+            _ => Self::Vacant,
+        }
+    }
+}
+
+/// One block, 64 bytes: what a hit touches is in one cache line.
+///
+/// All fields are atomic so that a stale reader is harmless. Who may write: the state by compare-and-swap from `LIVE` or
+/// by whoever holds the block otherwise; `link` by the holder; the neighbour and bin links under the arena's lock.
+#[repr(C, align(64))]
+pub(crate) struct Block {
+    /// First address.
+    pub(crate) addr: AtomicU64,
+    /// What the user asked for, in bytes.
+    pub(crate) requested: AtomicU64,
+    /// Size in units.
+    pub(crate) units: AtomicU32,
+    state: AtomicU32,
+    /// The next block on the list that this one is on.
+    pub(crate) link: AtomicU32,
+    /// The cache (thread and arena) that the block goes back to; 0 for none.
+    pub(crate) cache: AtomicU32,
+    /// First of the recorded uses on other streams; 0 for none.
+    pub(crate) uses: AtomicU32,
+    /// The arena whose memory this is.
+    pub(crate) arena: AtomicU32,
+    /// The segment, or for a slot its slab.
+    pub(crate) home: AtomicU32,
+    /// The block before in the segment.
+    pub(crate) before: AtomicU32,
+    /// The block behind in the segment.
+    pub(crate) behind: AtomicU32,
+    /// Neighbours in the bin.
+    pub(crate) bin_prev: AtomicU32,
+    pub(crate) bin_next: AtomicU32,
+    /// Whether `home` is a slab (1) or a segment (0).
+    pub(crate) is_slot: AtomicU32,
+}
+
+const _: () = assert!(size_of::<Block>() == 64);
+
+// SAFETY: only atomics, valid when zero (`State::Vacant`), no drop.
+unsafe impl Zeroed for Block {}
+
+/// All block records of a pool: up to 64 Mi of them.
+pub(crate) type Blocks = Store<Block, 12, { 1 << 14 }>;
+
+impl Links for Blocks {
+    #[inline(always)]
+    fn link(&self, index: u32) -> &AtomicU32 {
+        &self.get(index).link
+    }
+}
+
+impl Block {
+    /// Size in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        size_class::bytes(self.units())
+    }
+
+    /// Size in units.
+    #[inline(always)]
+    pub(crate) fn units(&self) -> u32 {
+        // Relaxed: set before the block could be reached.
+        self.units.load(Ordering::Relaxed)
+    }
+
+    /// First address.
+    #[inline(always)]
+    pub(crate) fn addr(&self) -> u64 {
+        // Relaxed: set before the block could be reached.
+        self.addr.load(Ordering::Relaxed)
+    }
+
+    /// First address behind the block.
+    pub(crate) fn end(&self) -> u64 {
+        self.addr() + self.bytes()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        // Relaxed: a momentary answer; whoever acts on it holds the arena's lock or the block.
+        State::from_raw(self.state.load(Ordering::Relaxed))
+    }
+
+    /// Sets the state of a block that the caller holds.
+    #[inline(always)]
+    pub(crate) fn set_state(&self, state: State) {
+        // Relaxed: handing the block on (list, table, user) publishes it.
+        self.state.store(state as u32, Ordering::Relaxed);
+    }
+
+    /// Takes a live block out of the user's hands; `false` if it was not live. The one exchange of a free: of two
+    /// threads that free the same pointer one loses.
+    #[inline(always)]
+    pub(crate) fn end_life(&self, to: State) -> bool {
+        // AcqRel: what the user's thread did to the block happens before whatever we do with it. Relaxed on failure:
+        // nothing follows.
+        self.state
+            .compare_exchange(State::Live as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}

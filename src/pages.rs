@@ -1,0 +1,219 @@
+//! Memory from the driver: what a pool holds of its device, against its limit, and handles that are ready to be mapped.
+//!
+//! Invariants:
+//! - `reserved` = bytes of all mapped handles + of all spare handles + of all slabs;
+//! - `reserved` is at most the limit that was in force when it last grew.
+
+use crate::arena::Mapping;
+use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle};
+use crate::sync::lock;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// No limit but the device.
+const UNLIMITED: u64 = u64::MAX;
+
+/// Why memory could not be had.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The pool's limit, or the device, has no more.
+    Full,
+    /// The driver failed for another reason.
+    Failed(DriverError),
+}
+
+impl From<DriverError> for Refusal {
+    fn from(error: DriverError) -> Self {
+        if error.is_out_of_memory() {
+            Self::Full
+        } else {
+            Self::Failed(error)
+        }
+    }
+}
+
+/// The page layer of one pool.
+pub(crate) struct Pages {
+    reserved: AtomicU64,
+    peak: AtomicU64,
+    limit: AtomicU64,
+    /// What the device has: the most whatever the limit says.
+    capacity: u64,
+    /// Unmapped handles with their bytes, smallest first.
+    spare: Mutex<Vec<(u64, Handle)>>,
+}
+
+impl Pages {
+    pub(crate) fn new(limit: Option<u64>, capacity: u64) -> Self {
+        Self {
+            reserved: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
+            capacity,
+            spare: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn reserved(&self) -> u64 {
+        // Relaxed, as everywhere here: numbers only.
+        self.reserved.load(Relaxed)
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    pub(crate) fn reset_peak(&self) {
+        self.peak.store(self.reserved(), Relaxed);
+    }
+
+    pub(crate) fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Relaxed)).filter(|&limit| limit != UNLIMITED)
+    }
+
+    pub(crate) fn set_limit(&self, limit: Option<u64>) {
+        self.limit.store(limit.unwrap_or(UNLIMITED), Relaxed);
+    }
+
+    /// The most that can be held now: the limit, or the device's memory.
+    pub(crate) fn most(&self) -> u64 {
+        self.limit.load(Relaxed).min(self.capacity)
+    }
+
+    /// Bytes of handles that are mapped nowhere.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
+    }
+
+    /// Counts bytes that are about to be taken, unless that would pass the limit.
+    fn book(&self, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.most();
+        let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
+            reserved.checked_add(bytes).filter(|&sum| sum <= limit)
+        });
+        let before = booked.map_err(|_| Refusal::Full)?;
+        self.peak.fetch_max(before + bytes, Relaxed);
+        Ok(())
+    }
+
+    fn unbook(&self, bytes: u64) {
+        self.reserved.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A slab from the driver.
+    pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64) -> Result<DevicePtr, Refusal> {
+        self.book(bytes)?;
+        driver.alloc(bytes).map_err(|error| {
+            self.unbook(bytes);
+            error.into()
+        })
+    }
+
+    /// Gives a slab back. Nothing on the device may still use it.
+    pub(crate) fn give_slab(&self, driver: &impl Driver, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
+        driver.free(addr)?;
+        self.unbook(bytes);
+        Ok(())
+    }
+
+    /// Maps `bytes` of memory at `addr`: spare handles first, then one new one. All or nothing.
+    pub(crate) fn map(&self, driver: &impl Driver, addr: u64, bytes: u64) -> Result<Vec<Mapping>, Refusal> {
+        let mut handles = self.take_spare(bytes);
+        let missing = bytes - handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
+        if missing > 0 {
+            match self.create(driver, missing) {
+                Ok(handle) => handles.push((missing, handle)),
+                Err(refusal) => {
+                    self.put_spare(handles);
+                    return Err(refusal);
+                }
+            }
+        }
+        let mut mappings: Vec<Mapping> = Vec::with_capacity(handles.len());
+        let mut at = addr;
+        let mut result = Ok(());
+        for (index, &(bytes, handle)) in handles.iter().enumerate() {
+            if let Err(error) = driver.map(at, bytes, handle) {
+                result = Err(error);
+                self.put_spare(handles[index..].to_vec());
+                break;
+            }
+            mappings.push(Mapping {
+                addr: at,
+                bytes,
+                handle,
+            });
+            at += bytes;
+        }
+        // One call over the whole run: the price is by the call.
+        let result = result.and_then(|()| driver.set_access(addr, bytes));
+        match result {
+            Ok(()) => Ok(mappings),
+            Err(error) => {
+                for mapping in mappings {
+                    // A handle that cannot even be unmapped stays booked and is abandoned.
+                    let _ = self.unmap(driver, &mapping);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn create(&self, driver: &impl Driver, bytes: u64) -> Result<Handle, Refusal> {
+        self.book(bytes)?;
+        driver.create(bytes).map_err(|error| {
+            self.unbook(bytes);
+            error.into()
+        })
+    }
+
+    /// Unmaps memory, whose handle is spare then. Nothing on the device may still use it.
+    pub(crate) fn unmap(&self, driver: &impl Driver, mapping: &Mapping) -> DriverResult<()> {
+        driver.unmap(mapping.addr, mapping.bytes)?;
+        self.put_spare(vec![(mapping.bytes, mapping.handle)]);
+        Ok(())
+    }
+
+    /// Spare handles of at most `bytes` together, the largest that fit.
+    fn take_spare(&self, bytes: u64) -> Vec<(u64, Handle)> {
+        let mut spare = lock(&self.spare);
+        let mut left = bytes;
+        let mut taken = Vec::new();
+        while left > 0 {
+            let fitting = spare.partition_point(|&(bytes, _)| bytes <= left);
+            if fitting == 0 {
+                break;
+            }
+            let handle = spare.remove(fitting - 1);
+            left -= handle.0;
+            taken.push(handle);
+        }
+        taken
+    }
+
+    fn put_spare(&self, handles: Vec<(u64, Handle)>) {
+        let mut spare = lock(&self.spare);
+        for handle in handles {
+            let at = spare.partition_point(|&(bytes, _)| bytes < handle.0);
+            spare.insert(at, handle);
+        }
+    }
+
+    /// Gives spare handles back to the driver until at most `target` bytes are reserved. Returns the bytes.
+    pub(crate) fn release_spare(&self, driver: &impl Driver, target: u64) -> DriverResult<u64> {
+        let mut given = 0;
+        while self.reserved() > target {
+            let Some((bytes, handle)) = lock(&self.spare).pop() else {
+                break;
+            };
+            if let Err(error) = driver.release(handle) {
+                self.put_spare(vec![(bytes, handle)]);
+                return Err(error);
+            }
+            self.unbook(bytes);
+            given += bytes;
+        }
+        Ok(given)
+    }
+}

@@ -1,0 +1,244 @@
+//! Walks every invariant of a pool (feature `check`). Call it while no other thread uses the pool.
+
+use super::Pool;
+use crate::arena::{Arena, Inner, Kind};
+use crate::driver::Driver;
+use crate::metadata::{Entry, State};
+use crate::sync::lock;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is wrong, in words.
+type Verdict = Result<(), String>;
+
+macro_rules! hold {
+    ($condition:expr, $($text:tt)*) => {
+        if !$condition { return Err(format!($($text)*)); }
+    };
+}
+
+/// Blocks counted while walking.
+#[derive(Default)]
+struct Tally {
+    live: u64,
+    live_bytes: u64,
+    pending: u64,
+    pending_bytes: u64,
+    held: u64,
+    cached: HashMap<u32, u32>,
+}
+
+impl<D: Driver> Pool<D> {
+    /// Verifies the invariants in SAFETY.md that concern the pool's records.
+    ///
+    /// # Errors
+    /// Says which invariant does not hold, and where.
+    pub fn check(&self) -> Verdict {
+        let mut tally = Tally::default();
+        for arena in self.core.arenas.iter() {
+            let mut inner = arena.lock(&self.core.metadata);
+            for kind in Kind::ALL {
+                self.check_region(arena, &mut inner, kind, &mut tally)?;
+            }
+            tally.held += inner.held();
+        }
+        self.check_caches(&mut tally)?;
+        let (reserved, spare) = (self.pages.reserved(), self.pages.spare_bytes());
+        hold!(
+            tally.held + spare == reserved,
+            "{} held + {spare} spare is not {reserved} reserved",
+            tally.held
+        );
+        let stats = self.stats();
+        hold!(
+            tally.live == stats.live_blocks,
+            "{} live blocks, {} counted",
+            tally.live,
+            stats.live_blocks
+        );
+        hold!(
+            tally.live_bytes == stats.allocated_bytes,
+            "{} bytes live, {} counted",
+            tally.live_bytes,
+            stats.allocated_bytes
+        );
+        hold!(
+            tally.pending == stats.pending_blocks,
+            "{} blocks wait, {} counted",
+            tally.pending,
+            stats.pending_blocks
+        );
+        hold!(
+            tally.pending_bytes == self.core.totals.pending.load(Relaxed),
+            "{} bytes wait, otherwise counted",
+            tally.pending_bytes
+        );
+        hold!(
+            lock(&self.pending).len() as u64 == tally.pending,
+            "{} blocks wait, {} are queued",
+            tally.pending,
+            lock(&self.pending).len()
+        );
+        Ok(())
+    }
+
+    fn check_region(&self, arena: &Arena, inner: &mut Inner, kind: Kind, tally: &mut Tally) -> Verdict {
+        let metadata = &self.core.metadata;
+        let region = inner.region(kind);
+        let mut free: Vec<u32> = Vec::new();
+        for segment in region.segments.iter().filter(|segment| segment.first != 0) {
+            let (mut addr, mut before, mut mapped) = (segment.base, 0, 0);
+            let mut last = State::Live;
+            let mut index = segment.first;
+            while index != 0 {
+                let block = metadata.blocks.get(index);
+                let state = block.state();
+                hold!(
+                    block.addr() == addr,
+                    "{kind:?}: block at {:#x} should be at {addr:#x}",
+                    block.addr()
+                );
+                hold!(
+                    block.before.load(Relaxed) == before,
+                    "{addr:#x}: the link back is wrong"
+                );
+                hold!(
+                    block.arena.load(Relaxed) == arena.index,
+                    "{addr:#x}: belongs to another arena"
+                );
+                let pair = (last, state);
+                hold!(
+                    pair != (State::Free, State::Free) && pair != (State::Unmapped, State::Unmapped),
+                    "{addr:#x}: not one with its neighbour, both {state:?}"
+                );
+                if state != State::Unmapped {
+                    mapped += block.bytes();
+                }
+                match state {
+                    State::Free => free.push(index),
+                    State::Slab => self.check_slab(index, tally)?,
+                    State::Live | State::Pending | State::Cached => {
+                        hold!(metadata.find(addr) == Some(index), "{addr:#x}: not in the table");
+                        tally.add(index, state, block.bytes());
+                    }
+                    State::Unmapped => {}
+                    State::Vacant | State::Busy => return Err(format!("{addr:#x}: {state:?} within a segment")),
+                }
+                if matches!(state, State::Free | State::Unmapped) {
+                    hold!(
+                        metadata.table.get(addr) == Entry::None || kind == Kind::Small,
+                        "{addr:#x}: {state:?} in table"
+                    );
+                }
+                (addr, before, last, index) = (block.end(), index, state, block.behind.load(Relaxed));
+            }
+            hold!(
+                addr == segment.base + segment.bytes,
+                "segment {:#x} ends at {addr:#x}",
+                segment.base
+            );
+            let mappings: u64 = segment.mappings.values().map(|mapping| mapping.bytes).sum();
+            hold!(
+                !segment.reserved || mappings == mapped,
+                "segment {:#x}: {mappings} bytes mapped, {mapped} in blocks",
+                segment.base
+            );
+        }
+        let mut binned = region.ranges.all(&metadata.blocks);
+        binned.sort_unstable();
+        free.sort_unstable();
+        hold!(
+            binned == free,
+            "{kind:?}: {} ranges are free, {} in bins",
+            free.len(),
+            binned.len()
+        );
+        Ok(())
+    }
+
+    fn check_slab(&self, range: u32, tally: &mut Tally) -> Verdict {
+        let metadata = &self.core.metadata;
+        let base = metadata.blocks.get(range).addr();
+        let Entry::Slab(slab) = metadata.table.get(base) else {
+            return Err(format!("{base:#x}: a slab that is not in the table"));
+        };
+        let record = metadata.slabs.get(slab);
+        let (first, slots) = (record.first_block.load(Relaxed), record.slots.load(Relaxed));
+        let mut vacant = 0;
+        let mut index = record.first_free.load(Relaxed);
+        while index != 0 {
+            hold!(
+                (first..first + slots).contains(&index),
+                "{base:#x}: a vacant slot of another slab"
+            );
+            vacant += 1;
+            hold!(vacant <= slots, "{base:#x}: the vacant slots go round");
+            index = metadata.blocks.get(index).link.load(Relaxed);
+        }
+        hold!(
+            vacant == record.free.load(Relaxed),
+            "{base:#x}: {vacant} slots vacant, otherwise counted"
+        );
+        hold!(vacant < slots, "{base:#x}: an empty slab was kept");
+        for index in first..first + slots {
+            let block = metadata.blocks.get(index);
+            hold!(
+                metadata.find(block.addr()) == Some(index),
+                "{:#x}: slot not found",
+                block.addr()
+            );
+            tally.add(index, block.state(), block.bytes());
+        }
+        Ok(())
+    }
+
+    /// Every block in a magazine is cached, known from the walk, and in one magazine only.
+    fn check_caches(&self, tally: &mut Tally) -> Verdict {
+        let blocks = &self.core.metadata.blocks;
+        for cache in self.core.caches.iter() {
+            let mut bytes = 0;
+            let mut wrong = None;
+            let held = cache.walk(blocks, |index| {
+                bytes += blocks.get(index).bytes();
+                let seen = tally.cached.get_mut(&index);
+                let owner = blocks.get(index).cache.load(Relaxed);
+                match seen {
+                    Some(times) if *times == 0 && owner == cache.index => *times = 1,
+                    _ => wrong = Some(index),
+                }
+            });
+            if let Some(index) = wrong {
+                let block = blocks.get(index);
+                return Err(format!(
+                    "{:#x}: in a magazine while {:?}, or in two, or not its owner's",
+                    block.addr(),
+                    block.state()
+                ));
+            }
+            hold!(
+                bytes == held,
+                "a cache has {bytes} bytes in magazines and counts {held}"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    fn add(&mut self, index: u32, state: State, bytes: u64) {
+        match state {
+            State::Live => {
+                self.live += 1;
+                self.live_bytes += bytes;
+            }
+            State::Pending => {
+                self.pending += 1;
+                self.pending_bytes += bytes;
+            }
+            State::Cached => {
+                self.cached.insert(index, 0);
+            }
+            _ => {}
+        }
+    }
+}

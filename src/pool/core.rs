@@ -1,0 +1,300 @@
+//! The part of a pool that knows no driver: records, arenas, caches, and the hit path.
+
+use crate::arena::{Arena, ArenaKey, Metadata, StreamKey};
+use crate::driver::{DevicePtr, Stream};
+use crate::metadata::{Append, Block, State};
+use crate::size_class::{self, CLASS_MAX};
+use crate::sync::lock;
+use crate::thread::{Cache, Counters, Current, Lender, NO_STREAM, Sum, Totals};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, Weak};
+
+/// Set in a forked child, where the driver does not work.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process was forked after a pool was made.
+pub(crate) fn forked() -> bool {
+    // Relaxed: set before the child runs anything else.
+    FORKED.load(Relaxed)
+}
+
+extern "C" fn in_child() {
+    FORKED.store(true, Relaxed);
+    // No hit any more: the slow paths look at the flag.
+    Current::abandon();
+}
+
+fn watch_fork() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler is a function of this library, which is never unloaded while a pool lives, and does
+        // nothing but store a flag and a thread-local pointer. Failure (no memory) leaves forks unnoticed.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// Counters of rare things.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    pub(crate) misses: AtomicU64,
+    pub(crate) growths: AtomicU64,
+    pub(crate) out_of_memory: AtomicU64,
+    pub(crate) pressure: AtomicU64,
+    pub(crate) invalid_frees: AtomicU64,
+    pub(crate) double_frees: AtomicU64,
+    pub(crate) wrong_size_frees: AtomicU64,
+    pub(crate) driver_errors: AtomicU64,
+    pub(crate) recorded: AtomicU64,
+}
+
+/// Adds one to a counter that nothing else is read through.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// What a free on the hit path found.
+pub(crate) enum Freed {
+    /// All is done.
+    Done,
+    /// The block was taken from the user and found no room in its magazine.
+    Overflow(u32),
+    /// Nothing was done: look again on the slow path.
+    Look,
+}
+
+/// A pool without its driver.
+pub(crate) struct Core {
+    /// Never used again by another pool.
+    pub(crate) number: u64,
+    /// Not 0 while requests have to be looked at one by one: a private pool is being filled.
+    pub(crate) watched: AtomicU32,
+    pub(crate) metadata: Metadata,
+    pub(crate) caches: Append<Cache>,
+    pub(crate) arenas: Append<Arena>,
+    pub(crate) totals: Totals,
+    pub(crate) events: Events,
+    arena_of: Mutex<HashMap<ArenaKey, u32>>,
+    /// Caches whose threads have ended, by arena.
+    vacant: Mutex<HashMap<u32, Vec<u32>>>,
+    /// For threads that have no cache any more.
+    orphans: Mutex<Counters>,
+    /// Held by whoever takes other threads' magazines.
+    takers: Mutex<()>,
+    magazine: u64,
+    me: Weak<Self>,
+}
+
+impl Core {
+    pub(crate) fn new(magazine: u64) -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        watch_fork();
+        Arc::new_cyclic(|me| Self {
+            number: NEXT.fetch_add(1, Relaxed),
+            watched: AtomicU32::new(0),
+            metadata: Metadata::new(),
+            caches: Append::new(),
+            arenas: Append::new(),
+            totals: Totals::default(),
+            events: Events::default(),
+            arena_of: Mutex::default(),
+            vacant: Mutex::default(),
+            orphans: Mutex::default(),
+            takers: Mutex::default(),
+            magazine,
+            me: me.clone(),
+        })
+    }
+
+    /// A block from the calling thread's magazine, or 0: no lock, no driver call, no atomic read-modify-write.
+    #[inline(always)]
+    pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> DevicePtr {
+        // Relaxed: a request that runs beside the beginning of a capture may be served either way.
+        if self.watched.load(Relaxed) != 0 {
+            return 0;
+        }
+        match Current::last(self.number, stream.0) {
+            Some(cache) => self.pop(cache, bytes),
+            None => 0,
+        }
+    }
+
+    /// A block from a cache of the calling thread, or 0.
+    #[inline(always)]
+    pub(crate) fn pop(&self, cache: &Cache, bytes: u64) -> DevicePtr {
+        // Too large gives 0 units, of which no magazine has any.
+        match cache.pop(&self.metadata.blocks, size_class::units(bytes)) {
+            0 => 0,
+            index => self.hand_out(&cache.counters, index, bytes),
+        }
+    }
+
+    /// Gives a held block to the user.
+    #[inline(always)]
+    pub(crate) fn hand_out(&self, counters: &Counters, index: u32, requested: u64) -> DevicePtr {
+        let block = self.metadata.blocks.get(index);
+        // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
+        block.requested.store(requested, Relaxed);
+        block.set_state(State::Live);
+        counters.alloc(&self.totals, block.bytes(), requested);
+        block.addr()
+    }
+
+    /// Takes a block back into the calling thread's magazine, if that is where it belongs.
+    #[inline(always)]
+    pub(crate) fn free_hit(&self, addr: DevicePtr) -> Freed {
+        let (Some(index), Some(current)) = (self.metadata.find(addr), Current::hot()) else {
+            return Freed::Look;
+        };
+        let block = self.metadata.blocks.get(index);
+        // Relaxed, both: whoever set them gave the pointer on to us by means that order the stores.
+        let cache = block.cache.load(Relaxed);
+        if cache == 0 || block.uses.load(Relaxed) != 0 {
+            return Freed::Look;
+        }
+        let cache = self.caches.get(cache);
+        // Relaxed: only we ourselves set it to our number.
+        if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
+            return Freed::Look;
+        }
+        cache
+            .counters
+            .free(&self.totals, block.bytes(), block.requested.load(Relaxed));
+        if cache.push(block, index) {
+            Freed::Done
+        } else {
+            Freed::Overflow(index)
+        }
+    }
+
+    /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
+    pub(crate) fn count_free(&self, block: &Block) {
+        let (bytes, requested) = (block.bytes(), block.requested.load(Relaxed));
+        match Current::with(|current| current.any(self.number)).flatten() {
+            Some(cache) => cache.counters.free(&self.totals, bytes, requested),
+            None => {
+                let orphans = lock(&self.orphans);
+                orphans.free(&self.totals, bytes, requested);
+                orphans.fold(&self.totals);
+            }
+        }
+    }
+
+    /// Gives a held block to the user for a thread without a cache.
+    pub(crate) fn hand_out_orphan(&self, index: u32, requested: u64) -> DevicePtr {
+        self.metadata.blocks.get(index).cache.store(0, Relaxed);
+        let orphans = lock(&self.orphans);
+        let addr = self.hand_out(&orphans, index, requested);
+        orphans.fold(&self.totals);
+        addr
+    }
+
+    /// The arena with this key, made if there is none; `None` when there are too many.
+    pub(crate) fn arena(&self, key: ArenaKey, stream: Stream, durable: bool) -> Option<&Arena> {
+        let mut arena_of = lock(&self.arena_of);
+        if let Some(&index) = arena_of.get(&key) {
+            return Some(self.arenas.get(index));
+        }
+        let arena = self.arenas.push(|index| Arena::new(index, key, stream, durable))?;
+        arena_of.insert(key, arena.index);
+        Some(arena)
+    }
+
+    /// The calling thread's cache for an arena that is not private, made or taken over if it has none; `None` for a thread
+    /// that is ending, or when there are too many.
+    pub(crate) fn cache(&self, arena: &Arena) -> Option<&'static Cache> {
+        if self.magazine == 0 || arena.key.private.is_some() {
+            return None;
+        }
+        let key = arena.key.stream;
+        Current::with(|current| {
+            let cache = match current.find(self.number, key) {
+                Some(cache) => cache,
+                None => {
+                    let cache = self.vacant_cache(arena)?;
+                    // Relaxed: only this thread compares it with its own number.
+                    cache.thread.store(current.number, Relaxed);
+                    current.own(self.number, key, cache, self.me.clone());
+                    current.find(self.number, key)?
+                }
+            };
+            let default = matches!(key, StreamKey::Legacy | StreamKey::PerThread(_));
+            current.remember(self.number, if default { arena.stream.0 } else { NO_STREAM }, cache);
+            Some(cache)
+        })?
+    }
+
+    fn vacant_cache(&self, arena: &Arena) -> Option<&Cache> {
+        let vacant = lock(&self.vacant).get_mut(&arena.index).and_then(Vec::pop);
+        match vacant {
+            Some(index) => Some(self.caches.get(index)),
+            None => self.caches.push(|index| Cache::new(index, arena.index, self.magazine)),
+        }
+    }
+
+    /// Puts a chain of cached blocks where any thread finds them, without the arena's lock.
+    pub(crate) fn share(&self, arena: &Arena, first: u32) {
+        let blocks = &self.metadata.blocks;
+        let mut index = first;
+        while index != 0 {
+            let block = blocks.get(index);
+            // Relaxed: we hold the chain.
+            let next = block.link.load(Relaxed);
+            block.cache.store(0, Relaxed);
+            match arena.shared(block.units()) {
+                Some(list) if block.units() <= CLASS_MAX => list.push_chain(blocks, index, index),
+                _ => arena.returned.push(blocks, index),
+            }
+            index = next;
+        }
+    }
+
+    /// Takes the magazines of all threads, of one arena or of all, back into the arenas. Returns the bytes.
+    pub(crate) fn take_magazines(&self, arena: Option<u32>) -> u64 {
+        let _taker = lock(&self.takers);
+        let mut bytes = 0;
+        for cache in self.caches.iter() {
+            if arena.is_some_and(|arena| arena != cache.arena) || cache.bytes() == 0 {
+                continue;
+            }
+            bytes += cache.bytes();
+            let chain = cache.take_anyone(&self.metadata.blocks);
+            let arena = self.arenas.get(cache.arena);
+            arena.lock(&self.metadata).give_chain(&self.metadata, chain);
+        }
+        bytes
+    }
+
+    /// Counters over all threads.
+    pub(crate) fn sum(&self) -> Sum {
+        let orphans = lock(&self.orphans);
+        self.totals.sum(
+            self.caches
+                .iter()
+                .map(|cache| &cache.counters)
+                .chain(std::iter::once(&*orphans)),
+        )
+    }
+
+    /// Lets the peaks begin again.
+    pub(crate) fn reset_peaks(&self) {
+        self.totals.reset_peaks(self.caches.iter().map(|cache| &cache.counters));
+    }
+}
+
+impl Lender for Core {
+    fn give_back(&self, cache: u32) {
+        let cache = self.caches.get(cache);
+        let arena = self.arenas.get(cache.arena);
+        {
+            let mut inner = arena.lock(&self.metadata);
+            inner.give_chain(&self.metadata, cache.take_own(&self.metadata.blocks));
+            inner.give_chain(&self.metadata, cache.take_remote());
+        }
+        cache.counters.fold(&self.totals);
+        // Release: the next owner, who gets the index from `vacant`, sees the cache as we left it.
+        cache.thread.store(0, Ordering::Release);
+        lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
+    }
+}

@@ -1,0 +1,302 @@
+//! A request that the calling thread's magazine cannot meet.
+//!
+//! In this order, each step only when the one before gave nothing: what other threads freed into our list; the arena's shared
+//! lists; the arena's slabs and ranges; blocks whose events are complete; our own magazines, put together again; growth
+//! from the driver. Then [`pressure`](super::pressure).
+
+use super::core::{count, forked};
+use super::{Error, Pool, Result};
+use crate::arena::{Arena, ArenaKey, Kind, Span};
+use crate::driver::{DevicePtr, Driver, Stream};
+use crate::metadata::{State, Table};
+use crate::pages::Refusal;
+use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
+use crate::sync::lock;
+use crate::thread::Cache;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many bytes of one class are taken from an arena at once for a magazine.
+const REFILL: u64 = 32 << 10;
+/// How many blocks at most.
+const REFILL_BLOCKS: u64 = 15;
+/// The part of a region's memory that it grows by at least (1/128, so at most 0.8 % is ahead of need), up to `STEP_MOST`.
+const STEP_PART: u64 = 128;
+const STEP_MOST: u64 = 64 << 20;
+
+impl<D: Driver> Pool<D> {
+    /// [`Pool::alloc`] for what is not a hit.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_miss(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
+        if forked() {
+            return Err(Error::Forked);
+        }
+        let units = size_class::units(bytes);
+        if units == 0 {
+            return Err(Error::TooLarge {
+                requested: bytes,
+                most: BYTES_MAX,
+            });
+        }
+        let key = self.stream_key(stream)?;
+        let arena = self.arena_for(
+            ArenaKey {
+                stream: key,
+                private: self.route(key, stream)?,
+            },
+            stream,
+        )?;
+        let cache = self.core.cache(arena);
+        if let Some(cache) = cache {
+            // Streams that are not default ones come here every time.
+            let addr = self.core.pop(cache, bytes);
+            if addr != 0 {
+                return Ok(addr);
+            }
+        }
+        count(&self.core.events.misses);
+        let index = match self.refill(arena, cache, units) {
+            0 => self.grow_or_press(arena, cache, units, bytes)?,
+            index => index,
+        };
+        let block = self.core.metadata.blocks.get(index);
+        Ok(match cache {
+            Some(cache) => {
+                block.cache.store(cache.index, Relaxed);
+                self.core.hand_out(&cache.counters, index, bytes)
+            }
+            None => self.core.hand_out_orphan(index, bytes),
+        })
+    }
+
+    /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
+    fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+        if let Some(cache) = cache.filter(|cache| cache.has_remote()) {
+            let index = self.take_remote(arena, cache, units);
+            if index != 0 {
+                return index;
+            }
+        }
+        if let Some(list) = arena.shared(units) {
+            let index = list.pop(&self.core.metadata.blocks);
+            if index != 0 {
+                return index;
+            }
+        }
+        let index = self.take_from(arena, cache, units);
+        if index != 0 || !self.poll_pending() {
+            return index;
+        }
+        self.take_from(arena, cache, units)
+    }
+
+    /// Sorts what other threads freed into the magazines; keeps one of `units` out, or 0.
+    fn take_remote(&self, arena: &Arena, cache: &Cache, units: u32) -> u32 {
+        let blocks = &self.core.metadata.blocks;
+        let (mut found, mut rest) = (0, 0);
+        let mut index = cache.take_remote();
+        while index != 0 {
+            let block = blocks.get(index);
+            // Relaxed: we hold the chain.
+            let next = block.link.load(Relaxed);
+            if found == 0 && block.units() == units {
+                found = index;
+            } else if !cache.push(block, index) {
+                block.link.store(rest, Relaxed);
+                rest = index;
+            }
+            index = next;
+        }
+        self.core.share(arena, rest);
+        found
+    }
+
+    /// A held block from the arena's slabs and ranges, or 0. For small sizes the magazine gets some more.
+    fn take_from(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+        let metadata = &self.core.metadata;
+        let mut inner = arena.lock(metadata);
+        let index = inner.take(metadata, units);
+        if let (true, true, Some(cache)) = (index != 0, units <= SLOT_MAX, cache) {
+            for _ in 0..(REFILL / size_class::bytes(units)).min(REFILL_BLOCKS) {
+                let more = inner.take(metadata, units);
+                if more == 0 {
+                    break;
+                }
+                let block = metadata.blocks.get(more);
+                block.cache.store(cache.index, Relaxed);
+                if !cache.push(block, more) {
+                    inner.give(metadata, more);
+                    break;
+                }
+            }
+        }
+        index
+    }
+
+    /// Gives blocks whose events are complete back to their arenas. Whether there were any.
+    pub(super) fn poll_pending(&self) -> bool {
+        // Relaxed: a block that begins to wait just now is found the next time.
+        if self.waiting.load(Relaxed) == 0 {
+            return false;
+        }
+        let mut done = Vec::new();
+        let result = lock(&self.pending).poll(&self.driver, |block| done.push(block));
+        if result.is_err() {
+            count(&self.core.events.driver_errors);
+        }
+        self.finish_pending(&done);
+        !done.is_empty()
+    }
+
+    /// Blocks that waited are ready: back to their arenas.
+    pub(super) fn finish_pending(&self, done: &[u32]) {
+        for &index in done {
+            let block = self.core.metadata.blocks.get(index);
+            self.core.totals.sub_pending(block.bytes());
+            block.set_state(State::Cached);
+            let arena = self.core.arenas.get(block.arena.load(Relaxed));
+            arena.returned.push(&self.core.metadata.blocks, index);
+        }
+        self.waiting.fetch_sub(done.len(), Relaxed);
+    }
+
+    fn grow_or_press(&self, arena: &Arena, cache: Option<&Cache>, units: u32, bytes: u64) -> Result<u32> {
+        // Blocks in our own magazines may fit when they are one with their neighbours.
+        if let Some(cache) = cache {
+            let metadata = &self.core.metadata;
+            let mut inner = arena.lock(metadata);
+            inner.give_chain(metadata, cache.take_own(&metadata.blocks));
+            arena.drain_shared(metadata, &mut inner);
+            let index = inner.take(metadata, units);
+            if index != 0 {
+                return Ok(index);
+            }
+        }
+        match self.grow(arena, units) {
+            Ok(index) => Ok(index),
+            Err(Refusal::Full) => self.press(arena, units, bytes),
+            Err(Refusal::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
+    pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        count(&self.core.events.growths);
+        if self.virtual_memory {
+            self.grow_pages(arena, units)
+        } else {
+            self.grow_slabs(arena, units)
+        }
+    }
+
+    fn grow_pages(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        let metadata = &self.core.metadata;
+        let properties = self.driver.properties();
+        let kind = Kind::of(units);
+        let mut step = None;
+        loop {
+            let growth = {
+                let mut inner = arena.lock(metadata);
+                let region = inner.region(kind);
+                let step = step.unwrap_or_else(|| match self.config.growth {
+                    0 => (region.held / STEP_PART).min(STEP_MOST),
+                    growth => growth,
+                });
+                region.plan(&metadata.blocks, Kind::range_units(units), properties.granularity, step)
+            };
+            let Some(growth) = growth else {
+                self.add_reservation(arena, kind, units)?;
+                continue;
+            };
+            match self.pages.map(&self.driver, growth.addr, growth.bytes) {
+                Ok(mappings) => return Ok(arena.lock(metadata).commit(metadata, growth, &mappings, units)),
+                Err(refusal) => {
+                    arena.lock(metadata).region(kind).roll_back(&metadata.blocks, growth);
+                    // What the step adds to the need may be what was too much.
+                    if step.is_some() || matches!(refusal, Refusal::Failed(_)) {
+                        return Err(refusal);
+                    }
+                    step = Some(0);
+                }
+            }
+        }
+    }
+
+    /// Reserves addresses for a region: enough for the whole device where that is large, so that its free ranges can
+    /// always become one.
+    fn add_reservation(&self, arena: &Arena, kind: Kind, units: u32) -> Result<(), Refusal> {
+        let properties = self.driver.properties();
+        let usual = match kind {
+            Kind::Large => properties.total_bytes + properties.total_bytes / 8,
+            Kind::Slabs | Kind::Small => properties.total_bytes / 8,
+        };
+        let most = (BYTES_MAX / properties.granularity) * properties.granularity;
+        let need = size_class::bytes(Kind::range_units(units));
+        let bytes = usual.max(need).next_multiple_of(properties.granularity).min(most);
+        let addr = self.driver.reserve(bytes)?;
+        if self.add_segment(arena, kind, Span { addr, bytes }, true) {
+            return Ok(());
+        }
+        // Without records nothing can be given out; addresses that cannot be given back cost nothing.
+        let _ = self.driver.unreserve(addr, bytes);
+        Err(Refusal::Full)
+    }
+
+    /// Adds a segment to an arena, unless its addresses are beyond the table or there are no records left.
+    fn add_segment(&self, arena: &Arena, kind: Kind, span: Span, reserved: bool) -> bool {
+        let metadata = &self.core.metadata;
+        let covered = span.addr.checked_add(span.bytes).is_some_and(Table::covers);
+        covered
+            && arena
+                .lock(metadata)
+                .region(kind)
+                .add_segment(&metadata.blocks, span, reserved)
+    }
+
+    fn grow_slabs(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        let metadata = &self.core.metadata;
+        let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(SLAB_UNIT);
+        let usual = match self.config.growth {
+            0 if units <= CLASS_MAX => SLAB_UNIT,
+            0 if need < SLAB_SHARED => SLAB_USUAL,
+            0 => need,
+            growth => growth.next_multiple_of(SLAB_UNIT),
+        };
+        let span = match self.take_slab(usual.max(need), need) {
+            Err(Refusal::Full) if usual > need => self.take_slab(need, need)?,
+            other => other?,
+        };
+        if !self.add_segment(arena, Kind::of(units), span, false) {
+            // Nothing used it yet. If it cannot be given back it stays booked.
+            let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
+            return Err(Refusal::Full);
+        }
+        match arena.lock(metadata).take(metadata, units) {
+            0 => Err(Refusal::Full),
+            index => Ok(index),
+        }
+    }
+
+    /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
+    fn take_slab(&self, bytes: u64, need: u64) -> Result<Span, Refusal> {
+        let granule = size_class::bytes(GRANULE);
+        let addr = self.pages.take_slab(&self.driver, bytes)?;
+        if addr.is_multiple_of(granule) || bytes - need >= granule {
+            return Ok(Span { addr, bytes });
+        }
+        self.pages.give_slab(&self.driver, addr, bytes)?;
+        let bytes = bytes + granule;
+        Ok(Span {
+            addr: self.pages.take_slab(&self.driver, bytes)?,
+            bytes,
+        })
+    }
+}
+
+/// Slabs from the driver are multiples of this, in bytes: what the address table and small blocks expect, and what
+/// the device's own pages are.
+const SLAB_UNIT: u64 = 2 << 20;
+/// Requests from this size on get a slab of their own; smaller ones share one of `SLAB_USUAL` bytes. PyTorch's figures,
+/// which make its segments and ours comparable.
+const SLAB_SHARED: u64 = 10 << 20;
+const SLAB_USUAL: u64 = 20 << 20;

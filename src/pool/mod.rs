@@ -1,0 +1,302 @@
+//! The pool: what its users call. The work is in the files beside this one.
+//!
+//! | file | what |
+//! |---|---|
+//! | `core` | the part that knows no driver, with the hit path |
+//! | `miss` | a request that no magazine can meet |
+//! | `free` | a free that cannot just go into a magazine; uses on other streams |
+//! | `pressure` | what is done before a request fails, and giving memory back |
+//! | `private` | private pools of graph captures |
+//! | `report` | statistics and snapshots |
+//! | `check` | walks every invariant (feature `check`) |
+
+#[cfg(feature = "check")]
+mod check;
+mod core;
+mod free;
+mod miss;
+mod pressure;
+mod private;
+mod report;
+
+pub use private::PrivateId;
+
+use crate::arena::{Arena, ArenaKey, StreamKey};
+use crate::config::{Config, Source};
+use crate::driver::{DevicePtr, Driver, DriverError, Stream};
+use crate::error::{ConfigError, Error, Result};
+use crate::pages::Pages;
+use crate::stream::{Pending, Uses};
+use crate::sync::lock;
+use crate::thread::Current;
+use core::{Core, Freed, count};
+use private::Routes;
+use std::collections::HashSet;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+
+/// A pool of one device's memory.
+///
+/// All methods may be called from any thread at once. Memory belongs to the stream that it was allocated on: freed, it
+/// may be given out at once on that stream, and on another only when that is safe. Share a pool by `Arc`; dropping it
+/// gives its memory back, except segments in which a block is still live.
+///
+/// ```
+/// use flagstone::{Config, Pool, driver::{Stream, sim::Sim}};
+/// let pool = Pool::new(Sim::default(), Config::default())?;
+/// let block = pool.alloc(1000, Stream::LEGACY)?;
+/// assert_eq!(block % 512, 0);
+/// pool.free(block)?;
+/// assert!(pool.free(block).is_err());
+/// # Ok::<(), flagstone::Error>(())
+/// ```
+pub struct Pool<D: Driver> {
+    core: Arc<Core>,
+    driver: D,
+    config: Config,
+    virtual_memory: bool,
+    pages: Pages,
+    uses: Uses,
+    pending: Mutex<Pending>,
+    /// How many blocks wait, so that a miss need not take the lock to see that none do.
+    waiting: AtomicUsize,
+    routes: Mutex<Routes>,
+    /// Streams whose handles stay good.
+    kept: Mutex<HashSet<u64>>,
+}
+
+impl<D: Driver> Pool<D> {
+    /// Makes a pool; takes memory only as far as `config.reserve` asks.
+    ///
+    /// # Errors
+    /// [`Error::Config`] when the source needs what the device does not have; as [`Self::reserve`] otherwise.
+    pub fn new(driver: D, config: Config) -> Result<Self> {
+        let properties = driver.properties();
+        let virtual_memory = match config.source {
+            Source::Slabs => false,
+            Source::Auto => properties.virtual_memory,
+            Source::VirtualMemory if properties.virtual_memory => true,
+            Source::VirtualMemory => {
+                return Err(Error::Config(ConfigError {
+                    key: "source".to_owned(),
+                    value: "virtual_memory".to_owned(),
+                    allowed: format!("auto or slabs: {} has no virtual memory management", properties.name),
+                }));
+            }
+        };
+        let limit = config.limit.map(|limit| limit.bytes(properties.total_bytes));
+        let pool = Self {
+            core: Core::new(config.magazine),
+            virtual_memory,
+            pages: Pages::new(limit, properties.total_bytes),
+            uses: Uses::default(),
+            pending: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            routes: Mutex::default(),
+            kept: Mutex::default(),
+            driver,
+            config,
+        };
+        if pool.config.reserve > 0 {
+            pool.reserve(pool.config.reserve)?;
+        }
+        Ok(pool)
+    }
+
+    /// A block of at least `bytes` bytes for use on `stream`, aligned to 512 bytes. 0 bytes give a block too.
+    ///
+    /// The stream's handle is used only within this call, unless it is a default stream's or was
+    /// [kept](Self::keep_stream). Never waits for the device, unless memory is short.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with numbers, [`Error::TooLarge`], [`Error::InvalidStream`], [`Error::Forked`], or
+    /// [`Error::Driver`]. The pool is as before then.
+    #[inline]
+    pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
+        match self.core.alloc_hit(bytes, stream) {
+            0 => self.alloc_miss(bytes, stream),
+            addr => Ok(addr),
+        }
+    }
+
+    /// Gives a block back. It may be given out again at once on its own stream, and on another one as soon as its
+    /// uses there allow it. Any thread may free; nothing waits for the device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPointer`] and [`Error::DoubleFree`], which change nothing; [`Error::Forked`].
+    #[inline]
+    pub fn free(&self, addr: DevicePtr) -> Result<()> {
+        match self.core.free_hit(addr) {
+            Freed::Done => Ok(()),
+            Freed::Overflow(index) => {
+                self.overflow(index);
+                Ok(())
+            }
+            Freed::Look => self.free_slow(addr, None),
+        }
+    }
+
+    /// As [`Self::free`], for a block whose last use was on `stream`, live now.
+    ///
+    /// # Errors
+    /// As [`Self::free`], and [`Error::InvalidStream`], which changes nothing.
+    pub fn free_on(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
+        self.free_slow(addr, Some(stream))
+    }
+
+    /// As [`Self::free`], for callers that pass a size: a wrong one is counted, and the block freed by its own.
+    ///
+    /// # Errors
+    /// As [`Self::free`].
+    #[inline]
+    pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
+        if let Some(index) = self.core.metadata.find(addr) {
+            // Relaxed: a number to compare.
+            let requested = self
+                .core
+                .metadata
+                .blocks
+                .get(index)
+                .requested
+                .load(std::sync::atomic::Ordering::Relaxed);
+            if requested != bytes {
+                count(&self.core.events.wrong_size_frees);
+            }
+        }
+        self.free(addr)
+    }
+
+    /// Says that `stream` uses a block of another stream, from now until the block is freed. What `stream` has been
+    /// given by then must be done before the block is used elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::UnknownPointer`] or [`Error::DoubleFree`] for what is not a live block, [`Error::InvalidStream`].
+    pub fn record_stream(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
+        self.add_use(addr, stream)
+    }
+
+    /// Promises that the handle of this stream, live now, is never destroyed while the pool lives. Then events can be
+    /// recorded on it when they are needed; without this, memory that it used goes to other streams only after the whole
+    /// context was synchronised. Default streams need no promise.
+    ///
+    /// # Errors
+    /// [`Error::InvalidStream`].
+    pub fn keep_stream(&self, stream: Stream) -> Result<()> {
+        let key = self.stream_key(stream)?;
+        if let StreamKey::Id(id) = key {
+            lock(&self.kept).insert(id);
+            let arena = self.arena_for(
+                ArenaKey {
+                    stream: key,
+                    private: None,
+                },
+                stream,
+            )?;
+            // Relaxed: whoever misses it puts a block aside that could have had an event.
+            arena.durable.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Gives idle memory back to the driver until at most `target` bytes are reserved, or nothing idle is left. Returns
+    /// the bytes given back. Waits for the device: nothing that it still uses is unmapped.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::Driver`] when the device could not be waited for (a stream is capturing, or the
+    /// device has failed). What was given back before stays given back.
+    pub fn trim(&self, target: u64) -> Result<u64> {
+        self.trim_to(target)
+    }
+
+    /// Takes memory from the driver until `bytes` are reserved, ahead of use.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when the limit or the device does not allow it, [`Error::Driver`], [`Error::Forked`].
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        self.reserve_ahead(bytes)
+    }
+
+    /// The most that the pool may hold, in bytes; `None` for no limit but the device.
+    pub fn limit(&self) -> Option<u64> {
+        self.pages.limit()
+    }
+
+    /// Changes the limit. Memory above a lower one is kept until [`Self::trim`], but no more is taken.
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.pages.set_limit(limit);
+    }
+
+    /// The driver that the pool was made with.
+    pub fn driver(&self) -> &D {
+        &self.driver
+    }
+
+    /// The device's ordinal.
+    pub fn device(&self) -> i32 {
+        self.driver.properties().ordinal
+    }
+
+    /// The settings that the pool was made with.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Whose memory a stream's is. Asks the driver unless it is a default stream.
+    fn stream_key(&self, stream: Stream) -> Result<StreamKey> {
+        let invalid = || Error::InvalidStream {
+            stream: stream.0,
+            device: self.device(),
+        };
+        if stream.is_legacy() {
+            return Ok(StreamKey::Legacy);
+        }
+        if stream == Stream::PER_THREAD {
+            // A thread that is ending has no number any more.
+            return Current::with(|current| StreamKey::PerThread(current.number)).ok_or_else(invalid);
+        }
+        match self.driver.stream_id(stream) {
+            Ok(id) => Ok(StreamKey::Id(id.0)),
+            Err(error) if is_bad_handle(&error) => Err(invalid()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The arena with this key; made, for a stream that is live now, if there is none.
+    fn arena_for(&self, key: ArenaKey, stream: Stream) -> Result<&Arena> {
+        let durable = match key.stream {
+            StreamKey::Legacy => true,
+            StreamKey::PerThread(_) => false,
+            StreamKey::Id(id) => lock(&self.kept).contains(&id),
+        };
+        self.core
+            .arena(key, stream, durable)
+            .ok_or(Error::TooMany { what: "streams" })
+    }
+}
+
+/// Whether the driver says that a handle is none: destroyed, of another context, or never one.
+fn is_bad_handle(error: &DriverError) -> bool {
+    const INVALID_VALUE: u32 = 1;
+    const CONTEXT_IS_DESTROYED: u32 = 709;
+    const INVALID_CONTEXT: u32 = 201;
+    const INVALID_HANDLE: u32 = 400;
+    matches!(
+        error.code,
+        INVALID_VALUE | INVALID_CONTEXT | INVALID_HANDLE | CONTEXT_IS_DESTROYED
+    )
+}
+
+impl<D: Driver> Drop for Pool<D> {
+    fn drop(&mut self) {
+        self.give_everything_back();
+    }
+}
+
+impl<D: Driver> std::fmt::Debug for Pool<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("device", &self.device())
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,110 @@
+//! Private pools: memory that graph captures were given stays theirs for as long as the graphs may be replayed.
+//!
+//! A private pool is a set of arenas, one for each stream that allocated into it, beside the streams' own. While it has
+//! holders nothing of it is unmapped or given to anyone else. Once the last has gone its idle memory is like any other: it is only
+//! taken after the context was synchronised.
+
+use super::{Pool, Result};
+use crate::arena::{ArenaKey, StreamKey};
+use crate::driver::{Driver, Stream};
+use crate::sync::lock;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A private pool's name, as PyTorch's `MempoolId_t`.
+pub type PrivateId = (u64, u64);
+
+/// First half of the ids that the pool itself gives to captures that nobody announced; the second is the stream's.
+const UNANNOUNCED: u64 = u64::MAX;
+
+/// Decides for a stream, in the thread that allocates, whether its requests go to a private pool.
+type Filter = Box<dyn Fn(Stream) -> bool + Send>;
+
+/// Which requests go where.
+#[derive(Default)]
+pub(super) struct Routes {
+    open: Vec<(PrivateId, Filter)>,
+    holders: HashMap<PrivateId, u32>,
+}
+
+impl<D: Driver> Pool<D> {
+    /// From now to [`Self::end_private`] requests for which `filter` holds come from the private pool `id`; it has one
+    /// holder more. The filter is called in the allocating thread, never after `end_private` has returned, and must not
+    /// call the pool.
+    pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
+        let mut routes = lock(&self.routes);
+        routes.open.push((id, Box::new(filter)));
+        *routes.holders.entry(id).or_default() += 1;
+        self.set_holders(&routes, id);
+        // Relaxed: the caller orders its requests after this call by itself.
+        self.core.watched.fetch_add(1, Relaxed);
+    }
+
+    /// Ends what the last [`Self::begin_private`] with this id began. Unknown ids are ignored.
+    pub fn end_private(&self, id: PrivateId) {
+        let mut routes = lock(&self.routes);
+        if let Some(place) = routes.open.iter().rposition(|(open, _)| *open == id) {
+            drop(routes.open.remove(place));
+            self.core.watched.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// One holder less. Unknown ids are ignored.
+    pub fn release_private(&self, id: PrivateId) {
+        let mut routes = lock(&self.routes);
+        if let Some(holders) = routes.holders.get_mut(&id) {
+            *holders = holders.saturating_sub(1);
+            self.set_holders(&routes, id);
+        }
+        routes.holders.retain(|_, holders| *holders > 0);
+    }
+
+    fn set_holders(&self, routes: &Routes, id: PrivateId) {
+        let holders = routes.holders.get(&id).copied().unwrap_or(0);
+        for arena in self.core.arenas.iter().filter(|arena| arena.key.private == Some(id)) {
+            arena.holders.store(holders, Relaxed);
+        }
+    }
+
+    /// The private pool that a request goes to, if any; its arena is made here so that it has its holders from the start.
+    pub(super) fn route(&self, key: StreamKey, stream: Stream) -> Result<Option<PrivateId>> {
+        let announced = if self.core.watched.load(Relaxed) == 0 {
+            None
+        } else {
+            let routes = lock(&self.routes);
+            // The last one begun decides, as nested contexts expect.
+            let found = routes
+                .open
+                .iter()
+                .rev()
+                .find(|(_, filter)| filter(stream))
+                .map(|(id, _)| *id);
+            if let Some(id) = found {
+                self.arena_for(
+                    ArenaKey {
+                        stream: key,
+                        private: Some(id),
+                    },
+                    stream,
+                )?;
+                self.set_holders(&routes, id);
+            }
+            found
+        };
+        let StreamKey::Id(id) = key else { return Ok(announced) };
+        if announced.is_some() || !self.driver.is_capturing(stream)? {
+            return Ok(announced);
+        }
+        // A capture by a library that tells us nothing: its graph may be replayed for ever.
+        let private = (UNANNOUNCED, id);
+        let arena = self.arena_for(
+            ArenaKey {
+                stream: key,
+                private: Some(private),
+            },
+            stream,
+        )?;
+        arena.holders.store(1, Relaxed);
+        Ok(Some(private))
+    }
+}

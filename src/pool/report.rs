@@ -1,0 +1,170 @@
+//! What a pool says of itself.
+
+use super::Pool;
+use crate::arena::{Inner, Kind};
+use crate::driver::{DevicePtr, Driver};
+use crate::metadata::{Block, State};
+use crate::stats::{BlockInfo, BlockState, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<D: Driver> Pool<D> {
+    /// The pool's numbers now. Looks at every segment's header and at one bin of free ranges for each stream.
+    pub fn stats(&self) -> Stats {
+        let metadata = &self.core.metadata;
+        let sum = self.core.sum();
+        let positive = |value: i64| u64::try_from(value).unwrap_or(0);
+        let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
+        let active = allocated + sum.pending;
+        let (mut segments, mut largest) = (0, 0);
+        for arena in self.core.arenas.iter() {
+            let inner = arena.lock(metadata);
+            largest = largest.max(inner.largest(metadata));
+            let regions = inner.regions.iter().flat_map(|region| &region.segments);
+            segments += regions
+                .filter(|segment| segment.first != 0)
+                .map(|segment| segment.runs())
+                .sum::<u64>();
+        }
+        let read = |counter: &AtomicU64| counter.load(Relaxed);
+        let events = &self.core.events;
+        Stats {
+            device: self.device(),
+            requested_bytes: positive(sum.requested),
+            allocated_bytes: allocated,
+            active_bytes: active,
+            reserved_bytes: reserved,
+            cached_bytes: reserved.saturating_sub(active),
+            magazine_bytes: self.core.caches.iter().map(|cache| cache.bytes()).sum(),
+            peak_requested_bytes: positive(sum.peak_requested),
+            peak_allocated_bytes: positive(sum.peak_allocated),
+            peak_active_bytes: positive(sum.peak_active),
+            peak_reserved_bytes: self.pages.peak(),
+            live_blocks: sum.allocs.saturating_sub(sum.frees),
+            alloc_count: sum.allocs,
+            free_count: sum.frees,
+            miss_count: read(&events.misses),
+            growth_count: read(&events.growths),
+            pending_blocks: self.waiting.load(Relaxed) as u64,
+            event_count: read(&events.recorded),
+            segments,
+            largest_free_bytes: largest,
+            out_of_memory_count: read(&events.out_of_memory),
+            pressure_count: read(&events.pressure),
+            invalid_free_count: read(&events.invalid_frees),
+            double_free_count: read(&events.double_frees),
+            wrong_size_free_count: read(&events.wrong_size_frees),
+            driver_error_count: read(&events.driver_errors),
+            limit: self.pages.limit(),
+            host_bytes: metadata.host_bytes(),
+        }
+    }
+
+    /// Lets all peaks begin again at the present values.
+    pub fn reset_peak(&self) {
+        self.core.reset_peaks();
+        self.pages.reset_peak();
+    }
+
+    /// The live block that begins at `addr`, or `None`.
+    pub fn block(&self, addr: DevicePtr) -> Option<BlockInfo> {
+        let block = self.core.metadata.blocks.get(self.core.metadata.find(addr)?);
+        (block.state() == State::Live).then(|| BlockInfo {
+            addr,
+            bytes: block.bytes(),
+            requested: block.requested.load(Relaxed),
+            stream: self.core.arenas.get(block.arena.load(Relaxed)).stream,
+        })
+    }
+
+    /// Where everything is: a walk over all blocks, each stream's under its lock.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut segments = Vec::new();
+        for arena in self.core.arenas.iter() {
+            let mut inner = arena.lock(&self.core.metadata);
+            for kind in Kind::ALL {
+                let name = ["slabs", "small", "large"][kind as usize];
+                for blocks in self.runs(&mut inner, kind) {
+                    let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
+                        continue;
+                    };
+                    let (addr, end) = (first.addr, last.addr + last.bytes);
+                    let bytes = end - addr;
+                    segments.push(SnapshotSegment {
+                        addr,
+                        bytes,
+                        stream: arena.stream,
+                        kind: name,
+                        blocks,
+                    });
+                }
+            }
+        }
+        segments.sort_by_key(|segment| segment.addr);
+        Snapshot {
+            device: self.device(),
+            segments,
+        }
+    }
+
+    /// The blocks of each run of mapped memory.
+    fn runs(&self, inner: &mut Inner, kind: Kind) -> Vec<Vec<SnapshotBlock>> {
+        let blocks = &self.core.metadata.blocks;
+        let mut runs = Vec::new();
+        for segment in inner.region(kind).segments.iter().filter(|segment| segment.first != 0) {
+            let mut run = Vec::new();
+            let mut index = segment.first;
+            while index != 0 {
+                let block = blocks.get(index);
+                match block.state() {
+                    State::Unmapped | State::Busy => runs.push(std::mem::take(&mut run)),
+                    State::Slab => self.slots(index, &mut run),
+                    _ => run.push(describe(block)),
+                }
+                index = block.behind.load(Relaxed);
+            }
+            runs.push(run);
+        }
+        runs
+    }
+
+    /// The slots of a slab, and what is left behind the last.
+    fn slots(&self, range: u32, run: &mut Vec<SnapshotBlock>) {
+        let metadata = &self.core.metadata;
+        let (mut addr, end) = (metadata.blocks.get(range).addr(), metadata.blocks.get(range).end());
+        while addr < end
+            && let Some(slot) = metadata.slot(addr)
+        {
+            let block = metadata.blocks.get(slot);
+            run.push(describe(block));
+            addr = block.end();
+        }
+        if addr < end {
+            run.push(SnapshotBlock {
+                addr,
+                bytes: end - addr,
+                requested: 0,
+                state: BlockState::Inactive,
+            });
+        }
+    }
+}
+
+fn describe(block: &Block) -> SnapshotBlock {
+    let state = match block.state() {
+        State::Live => BlockState::ActiveAllocated,
+        State::Pending => BlockState::ActivePendingFree,
+        _ => BlockState::Inactive,
+    };
+    let requested = if state == BlockState::Inactive {
+        0
+    } else {
+        block.requested.load(Relaxed)
+    };
+    SnapshotBlock {
+        addr: block.addr(),
+        bytes: block.bytes(),
+        requested,
+        state,
+    }
+}

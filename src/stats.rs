@@ -1,0 +1,163 @@
+//! What a pool holds and has done, as plain numbers; and where each block is.
+#![forbid(unsafe_code)]
+
+use crate::bytes;
+use crate::driver::{DevicePtr, Stream};
+use std::fmt;
+
+/// A pool's numbers at one moment. Bytes and counts; exact when no thread allocates or frees meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// The device's ordinal.
+    pub device: i32,
+    /// Bytes that users asked for and have.
+    pub requested_bytes: u64,
+    /// The same, rounded to multiples of 512.
+    pub allocated_bytes: u64,
+    /// Allocated, and freed but waiting for other streams.
+    pub active_bytes: u64,
+    /// Held from the driver.
+    pub reserved_bytes: u64,
+    /// Reserved and not active: ready for use.
+    pub cached_bytes: u64,
+    /// Of those, in the threads' magazines (about).
+    pub magazine_bytes: u64,
+    /// Highest `requested_bytes`: exact with one thread, otherwise at most 1 MiB a thread above the true one.
+    pub peak_requested_bytes: u64,
+    /// Highest `allocated_bytes`, as exact.
+    pub peak_allocated_bytes: u64,
+    /// Highest `active_bytes`, as exact.
+    pub peak_active_bytes: u64,
+    /// Highest `reserved_bytes`, exact.
+    pub peak_reserved_bytes: u64,
+    /// Blocks that users have.
+    pub live_blocks: u64,
+    /// Blocks given out so far.
+    pub alloc_count: u64,
+    /// Blocks given back so far.
+    pub free_count: u64,
+    /// Requests that no magazine could meet.
+    pub miss_count: u64,
+    /// Times that memory was taken from the driver.
+    pub growth_count: u64,
+    /// Blocks that wait for other streams.
+    pub pending_blocks: u64,
+    /// Events recorded for uses on other streams.
+    pub event_count: u64,
+    /// Runs of contiguous memory.
+    pub segments: u64,
+    /// The largest free range of any stream.
+    pub largest_free_bytes: u64,
+    /// Requests that failed for want of memory.
+    pub out_of_memory_count: u64,
+    /// Requests that needed more than growth, whether they failed or not.
+    pub pressure_count: u64,
+    /// Frees of pointers that the pool did not give out.
+    pub invalid_free_count: u64,
+    /// Frees of blocks that were free already.
+    pub double_free_count: u64,
+    /// Frees with a size that was not the block's.
+    pub wrong_size_free_count: u64,
+    /// Driver calls that failed while memory was given back; what they concern is kept or abandoned.
+    pub driver_error_count: u64,
+    /// The most that the pool may hold; `None` for no limit but the device.
+    pub limit: Option<u64>,
+    /// Host memory for the records of blocks and slabs.
+    pub host_bytes: u64,
+}
+
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("requested", self.requested_bytes, Some(self.peak_requested_bytes)),
+            ("allocated", self.allocated_bytes, Some(self.peak_allocated_bytes)),
+            ("active", self.active_bytes, Some(self.peak_active_bytes)),
+            ("cached", self.cached_bytes, None),
+            ("reserved", self.reserved_bytes, Some(self.peak_reserved_bytes)),
+        ];
+        writeln!(f, "device {:<8} {:>12} {:>12}", self.device, "now", "peak")?;
+        for (name, now, peak) in rows {
+            let peak = peak.map_or_else(String::new, bytes::format);
+            writeln!(f, "{name:<15} {:>12} {peak:>12}", bytes::format(now))?;
+        }
+        write!(
+            f,
+            "{} blocks live, {} allocations, {} frees, {} misses, {} times out of memory",
+            self.live_blocks, self.alloc_count, self.free_count, self.miss_count, self.out_of_memory_count
+        )
+    }
+}
+
+/// A block that a user has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockInfo {
+    /// First address.
+    pub addr: DevicePtr,
+    /// Size, rounded.
+    pub bytes: u64,
+    /// Size as asked for.
+    pub requested: u64,
+    /// The handle of the stream that it belongs to, as first passed.
+    pub stream: Stream,
+}
+
+/// What a piece of a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockState {
+    /// Given out.
+    ActiveAllocated,
+    /// Freed, and waiting for other streams.
+    ActivePendingFree,
+    /// Ready for use.
+    Inactive,
+}
+
+impl BlockState {
+    /// The name that PyTorch's snapshots use.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ActiveAllocated => "active_allocated",
+            Self::ActivePendingFree => "active_pending_free",
+            Self::Inactive => "inactive",
+        }
+    }
+}
+
+/// A piece of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SnapshotBlock {
+    /// First address.
+    pub addr: DevicePtr,
+    /// Size.
+    pub bytes: u64,
+    /// Size as asked for; 0 when inactive.
+    pub requested: u64,
+    /// What it is.
+    pub state: BlockState,
+}
+
+/// A run of contiguous memory of one stream, its blocks in address order and side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotSegment {
+    /// First address.
+    pub addr: DevicePtr,
+    /// Size.
+    pub bytes: u64,
+    /// The stream whose memory it is.
+    pub stream: Stream,
+    /// Blocks up to 16 KiB (`slabs`), up to 1 MiB (`small`) or above (`large`).
+    pub kind: &'static str,
+    /// Its blocks.
+    pub blocks: Vec<SnapshotBlock>,
+}
+
+/// Everything that a pool holds. Each stream's part is of one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The device's ordinal.
+    pub device: i32,
+    /// By stream, kind and address.
+    pub segments: Vec<SnapshotSegment>,
+}

@@ -1,0 +1,158 @@
+//! Freed blocks that wait for events of other streams.
+//!
+//! Each stream has a queue of events in the order in which they were recorded, which is the order in which they complete:
+//! only the front is asked. An unready stream never holds up another one's blocks.
+//!
+//! Blocks one of whose uses could get no event (its stream was capturing, or its handle may be dead) are put aside until
+//! the context was synchronised.
+
+use crate::arena::StreamKey;
+use crate::driver::{Driver, DriverResult, Event};
+use std::collections::{HashMap, VecDeque};
+
+/// An event that a block waits for.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    event: Event,
+    block: u32,
+}
+
+/// All waiting blocks of a pool.
+#[derive(Default)]
+pub(crate) struct Pending {
+    queues: HashMap<StreamKey, VecDeque<Waiting>>,
+    /// How many events each block still waits for.
+    left: HashMap<u32, u32>,
+    aside: Vec<u32>,
+    /// Events that may be recorded again.
+    spare: Vec<Event>,
+}
+
+impl Pending {
+    /// An event to record, used before or new.
+    pub(crate) fn event(&mut self, driver: &impl Driver) -> DriverResult<Event> {
+        match self.spare.pop() {
+            Some(event) => Ok(event),
+            None => driver.event_create(),
+        }
+    }
+
+    /// An event that was not recorded after all.
+    pub(crate) fn put_back(&mut self, event: Event) {
+        self.spare.push(event);
+    }
+
+    /// Adds a block with the events that were recorded for it on each stream.
+    pub(crate) fn add(&mut self, block: u32, events: &[(StreamKey, Event)]) {
+        self.left.insert(block, events.len() as u32);
+        for &(key, event) in events {
+            self.queues.entry(key).or_default().push_back(Waiting { event, block });
+        }
+    }
+
+    /// Adds a block that waits for the context.
+    pub(crate) fn add_aside(&mut self, block: u32) {
+        self.aside.push(block);
+    }
+
+    /// How many blocks wait.
+    pub(crate) fn len(&self) -> usize {
+        self.left.len() + self.aside.len()
+    }
+
+    /// Calls `done` with each block whose events are complete.
+    ///
+    /// # Errors
+    /// The driver's, after what was complete before was handed over.
+    pub(crate) fn poll(&mut self, driver: &impl Driver, mut done: impl FnMut(u32)) -> DriverResult<()> {
+        let mut result = Ok(());
+        let (left, spare) = (&mut self.left, &mut self.spare);
+        self.queues.retain(|_, queue| {
+            while let Some(&Waiting { event, block }) = queue.front() {
+                match driver.event_query(event) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        result = Err(error);
+                        break;
+                    }
+                }
+                queue.pop_front();
+                spare.push(event);
+                if finish(left, block) {
+                    done(block);
+                }
+            }
+            !queue.is_empty()
+        });
+        result
+    }
+
+    /// The events that the best block for a wait still has: the one recorded first of those that `enough` accepts,
+    /// otherwise of all. Empty when nothing waits for events.
+    pub(crate) fn nearest(&self, enough: impl Fn(u32) -> bool) -> Vec<Event> {
+        let fronts = || self.queues.values().flat_map(|queue| queue.iter().enumerate());
+        let nearest = |only: &dyn Fn(u32) -> bool| {
+            fronts()
+                .filter(|(_, waiting)| only(waiting.block))
+                .min_by_key(|(place, _)| *place)
+                .map(|(_, w)| w.block)
+        };
+        let Some(block) = nearest(&enough).or_else(|| nearest(&|_| true)) else {
+            return Vec::new();
+        };
+        fronts()
+            .filter(|(_, waiting)| waiting.block == block)
+            .map(|(_, waiting)| waiting.event)
+            .collect()
+    }
+
+    /// Takes everything that waits, for a synchronisation of the context that begins now.
+    pub(crate) fn take(&mut self) -> Self {
+        let spare = std::mem::take(&mut self.spare);
+        let taken = std::mem::take(self);
+        self.spare = spare;
+        taken
+    }
+
+    /// The context was synchronised since `taken` was taken: its blocks are done.
+    pub(crate) fn finish(&mut self, taken: Self) -> Vec<u32> {
+        self.spare
+            .extend(taken.queues.into_values().flatten().map(|waiting| waiting.event));
+        let mut done: Vec<u32> = taken.left.into_keys().collect();
+        done.extend(taken.aside);
+        done
+    }
+
+    /// The context could not be synchronised: `taken` waits on, before what came meanwhile.
+    pub(crate) fn restore(&mut self, taken: Self) {
+        for (key, mut queue) in taken.queues {
+            let newer = self.queues.remove(&key).unwrap_or_default();
+            queue.extend(newer);
+            self.queues.insert(key, queue);
+        }
+        self.left.extend(taken.left);
+        self.aside.extend(taken.aside);
+    }
+
+    /// Destroys the spare events.
+    pub(crate) fn destroy(&mut self, driver: &impl Driver) {
+        for event in self.spare.drain(..) {
+            // The driver is going away with us; an event that it will not destroy is lost with it.
+            let _ = driver.event_destroy(event);
+        }
+    }
+}
+
+/// One event less for a block; whether it was the last.
+fn finish(left: &mut HashMap<u32, u32>, block: u32) -> bool {
+    let Some(count) = left.get_mut(&block) else {
+        return false;
+    };
+    *count -= 1;
+    if *count > 0 {
+        return false;
+    }
+    left.remove(&block);
+    true
+}

@@ -1,0 +1,351 @@
+//! One thread's ready blocks of one arena: magazines, and the list of what other threads freed.
+//!
+//! A magazine is a last-in-first-out list of blocks of one size, used by its owner without an atomic read-modify-write.
+//! Anyone else may take everything under pressure, also from a thread that sleeps:
+//!
+//! ```text
+//!   owner: busy = 1;    light barrier;  revoked?  -> use the magazines; busy = 0
+//!   taker: revoked = 1; heavy barrier;  busy?     -> wait, bounded; take the magazines; revoked = 0
+//! ```
+//!
+//! Invariants:
+//! - `held` = bytes of all blocks in magazines, at most the bound;
+//! - every block in a magazine is `CACHED` and has this cache as its `cache`;
+//! - magazines change only between `busy = 1` and `busy = 0` of the owner, or while `revoked` by the one taker.
+
+use super::barrier;
+use super::counters::Counters;
+use crate::freelist::{Links, TakeAll};
+use crate::metadata::{Block, Blocks, State};
+use crate::size_class::{self, CLASS_MAX};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Places for sizes above [`CLASS_MAX`]: each holds blocks of one size at a time.
+pub(crate) const LARGE_SLOTS: usize = 64;
+/// How often a taker looks before it leaves a busy owner alone. With a yield each, a few milliseconds.
+const PATIENCE: u32 = 1000;
+
+/// What other threads write: on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Remote {
+    /// Blocks freed by other threads.
+    list: TakeAll,
+    /// Their bytes, at least.
+    bytes: AtomicU64,
+}
+
+/// A thread's magazines for one arena. Never freed while the pool lives; handed from a thread that ends to a new one.
+#[repr(C, align(128))]
+pub(crate) struct Cache {
+    busy: AtomicU32,
+    revoked: AtomicU32,
+    /// The number of the thread that owns it; 0 for none.
+    pub(crate) thread: AtomicU64,
+    pub(crate) index: u32,
+    pub(crate) arena: u32,
+    held: AtomicU64,
+    /// The most bytes that magazines, and the remote list, may hold each.
+    pub(crate) bound: AtomicU64,
+    pub(crate) counters: Counters,
+    heads: [AtomicU32; CLASS_MAX as usize + 1],
+    large: [Large; LARGE_SLOTS],
+    remote: Remote,
+}
+
+#[derive(Debug, Default)]
+struct Large {
+    units: AtomicU32,
+    head: AtomicU32,
+}
+
+/// The owner is using its magazines.
+struct Busy<'a>(&'a Cache);
+
+impl Drop for Busy<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // Release: a taker that sees 0 sees the magazines as we left them.
+        self.0.busy.store(0, Release);
+    }
+}
+
+const fn large_slot(units: u32) -> usize {
+    // Fibonacci hashing: the top bits of the product are spread well for sizes that are multiples of large powers of two.
+    (units.wrapping_mul(0x9e37_79b9) >> 26) as usize
+}
+
+impl Cache {
+    pub(crate) fn new(index: u32, arena: u32, bound: u64) -> Self {
+        barrier::init();
+        Self {
+            busy: AtomicU32::new(0),
+            revoked: AtomicU32::new(0),
+            thread: AtomicU64::new(0),
+            index,
+            arena,
+            held: AtomicU64::new(0),
+            bound: AtomicU64::new(bound),
+            counters: Counters::default(),
+            heads: std::array::from_fn(|_| AtomicU32::new(0)),
+            large: std::array::from_fn(|_| Large::default()),
+            remote: Remote::default(),
+        }
+    }
+
+    /// Enters the owner's section, or `None` while a taker has the magazines.
+    #[inline(always)]
+    fn enter(&self) -> Option<Busy<'_>> {
+        // Relaxed: the barrier orders it before the load.
+        self.busy.store(1, Relaxed);
+        barrier::light();
+        let busy = Busy(self);
+        // Acquire: what a taker that has finished did to the magazines happened before.
+        (self.revoked.load(Acquire) == 0).then_some(busy)
+    }
+
+    /// The magazine for `units`, if there is one or (for `make`) one can be had.
+    #[inline(always)]
+    fn head(&self, units: u32, make: bool) -> Option<&AtomicU32> {
+        if let Some(head) = self.heads.get(units as usize) {
+            return Some(head);
+        }
+        let large = &self.large[large_slot(units)];
+        // Relaxed, here and below in this file unless said: within the owner's section.
+        if large.units.load(Relaxed) != units {
+            if !make || large.head.load(Relaxed) != 0 {
+                return None;
+            }
+            large.units.store(units, Relaxed);
+        }
+        Some(&large.head)
+    }
+
+    /// A block of exactly `units`, now the caller's, or 0. The owner only.
+    #[inline(always)]
+    pub(crate) fn pop(&self, blocks: &Blocks, units: u32) -> u32 {
+        let Some(_busy) = self.enter() else { return 0 };
+        let Some(head) = self.head(units, false) else { return 0 };
+        let index = head.load(Relaxed);
+        if index != 0 {
+            head.store(blocks.link(index).load(Relaxed), Relaxed);
+            self.held
+                .store(self.held.load(Relaxed) - size_class::bytes(units), Relaxed);
+        }
+        index
+    }
+
+    /// Puts a cached block in; `false` when there is no room, and the block is still the caller's. The owner only.
+    #[inline(always)]
+    pub(crate) fn push(&self, block: &Block, index: u32) -> bool {
+        let units = block.units();
+        let Some(_busy) = self.enter() else { return false };
+        let held = self.held.load(Relaxed) + size_class::bytes(units);
+        // Large blocks get half of the room, so that they cannot crowd out the small ones.
+        let bound = self.bound.load(Relaxed) >> u32::from(units > CLASS_MAX);
+        if held > bound {
+            return false;
+        }
+        let Some(head) = self.head(units, true) else {
+            return false;
+        };
+        block.link.store(head.load(Relaxed), Relaxed);
+        head.store(index, Relaxed);
+        self.held.store(held, Relaxed);
+        true
+    }
+
+    /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
+    pub(crate) fn push_remote(&self, blocks: &Blocks, index: u32) -> bool {
+        let bytes = blocks.get(index).bytes();
+        // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
+        // says: it can be left too high, see `take_remote`.
+        if self.remote.bytes.load(Relaxed) + bytes > self.bound.load(Relaxed) && self.has_remote() {
+            return false;
+        }
+        self.remote.bytes.fetch_add(bytes, Relaxed);
+        self.remote.list.push(blocks, index);
+        true
+    }
+
+    /// Whether other threads freed something.
+    #[inline]
+    pub(crate) fn has_remote(&self) -> bool {
+        !self.remote.list.is_empty()
+    }
+
+    /// Takes what other threads freed: the first block of a chain, or 0.
+    pub(crate) fn take_remote(&self) -> u32 {
+        // Relaxed: a push that is under way may stay uncounted, or counted until the next time.
+        self.remote.bytes.store(0, Relaxed);
+        self.remote.list.take()
+    }
+
+    /// Bytes in the magazines and (about) on the remote list.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.held.load(Relaxed) + self.remote.bytes.load(Relaxed)
+    }
+
+    /// Empties all magazines, of the owner: the first block of a chain, or 0.
+    pub(crate) fn take_own(&self, blocks: &Blocks) -> u32 {
+        match self.enter() {
+            Some(_busy) => self.unload(blocks),
+            None => 0,
+        }
+    }
+
+    /// Empties all magazines and the remote list of whatever thread: the first block of a chain, or 0. The caller holds
+    /// the pool's lock for takers. An owner that stays busy (it was suspended within a hit) keeps its magazines.
+    pub(crate) fn take_anyone(&self, blocks: &Blocks) -> u32 {
+        // Relaxed: the barrier orders it before the load of `busy`.
+        self.revoked.store(1, Relaxed);
+        barrier::heavy();
+        let mut chain = 0;
+        for _ in 0..PATIENCE {
+            // Acquire: the magazines as the owner left them.
+            if self.busy.load(Acquire) == 0 {
+                chain = self.unload(blocks);
+                break;
+            }
+            std::thread::yield_now();
+        }
+        // Release: the owner sees the magazines as we left them.
+        self.revoked.store(0, Release);
+        append(blocks, chain, self.take_remote())
+    }
+
+    /// Links all magazines into one chain. Within the owner's section or a taker's.
+    fn unload(&self, blocks: &Blocks) -> u32 {
+        let mut chain = 0;
+        for head in self.heads.iter().chain(self.large.iter().map(|large| &large.head)) {
+            let first = head.load(Relaxed);
+            if first != 0 {
+                head.store(0, Relaxed);
+                chain = append(blocks, first, chain);
+            }
+        }
+        self.held.store(0, Relaxed);
+        chain
+    }
+
+    /// What the magazines hold, block by block. Only while the owner is quiet.
+    #[cfg(feature = "check")]
+    pub(crate) fn walk(&self, blocks: &Blocks, mut each: impl FnMut(u32)) -> u64 {
+        for head in self.heads.iter().chain(self.large.iter().map(|large| &large.head)) {
+            let mut index = head.load(Relaxed);
+            while index != 0 {
+                debug_assert_eq!(blocks.get(index).state(), State::Cached);
+                each(index);
+                index = blocks.link(index).load(Relaxed);
+            }
+        }
+        self.held.load(Relaxed)
+    }
+}
+
+/// Links chain `second` behind chain `first`; either may be 0.
+fn append(blocks: &Blocks, first: u32, second: u32) -> u32 {
+    if first == 0 || second == 0 {
+        return first | second;
+    }
+    let mut last = first;
+    loop {
+        match blocks.link(last).load(Relaxed) {
+            0 => break,
+            next => last = next,
+        }
+    }
+    blocks.link(last).store(second, Relaxed);
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn block(blocks: &Blocks, units: u32) -> u32 {
+        let index = blocks.take(1);
+        let block = blocks.get(index);
+        block.units.store(units, Relaxed);
+        block.set_state(State::Cached);
+        index
+    }
+
+    fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {
+        cache.push(blocks.get(index), index)
+    }
+
+    #[test]
+    fn gives_back_the_last_of_exactly_that_size() {
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 1 << 30));
+        let (a, b, c) = (block(&blocks, 3), block(&blocks, 3), block(&blocks, 5000));
+        for index in [a, b, c] {
+            assert!(push(&cache, &blocks, index));
+        }
+        assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
+        assert_eq!(cache.pop(&blocks, 4), 0);
+        assert_eq!(
+            [cache.pop(&blocks, 3), cache.pop(&blocks, 3), cache.pop(&blocks, 3)],
+            [b, a, 0]
+        );
+        assert_eq!([cache.pop(&blocks, 5000), cache.pop(&blocks, 5000)], [c, 0]);
+        assert_eq!(cache.bytes(), 0);
+    }
+
+    #[test]
+    fn holds_at_most_the_bound() {
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 10 * 512));
+        assert!(push(&cache, &blocks, block(&blocks, 6)));
+        assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
+        assert!(push(&cache, &blocks, block(&blocks, 4)));
+        assert!(cache.push_remote(&blocks, block(&blocks, 10)));
+        assert!(!cache.push_remote(&blocks, block(&blocks, 1)));
+        assert_ne!(cache.take_remote(), 0);
+        assert!(cache.push_remote(&blocks, block(&blocks, 1)));
+    }
+
+    #[test]
+    fn a_taker_gets_everything_also_while_the_owner_works() {
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 1 << 30));
+        let mine: Vec<u32> = (0..8).map(|i| block(&blocks, 1 + i % 3)).collect();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let owner = scope.spawn(|| {
+                let mut held = mine.clone();
+                let mut rounds = 0u64;
+                // Relaxed: a flag.
+                while !stop.load(Relaxed) || rounds < 1000 {
+                    held.retain(|&index| !push(&cache, &blocks, index));
+                    for units in 1..=3 {
+                        match cache.pop(&blocks, units) {
+                            0 => {}
+                            index => held.push(index),
+                        }
+                    }
+                    rounds += 1;
+                }
+                held
+            });
+            let mut taken = Vec::new();
+            for _ in 0..200 {
+                let mut index = cache.take_anyone(&blocks);
+                while index != 0 {
+                    taken.push(index);
+                    index = blocks.link(index).load(Relaxed);
+                }
+            }
+            stop.store(true, Relaxed);
+            let mut all = owner.join().expect("the owner panicked");
+            let mut index = cache.take_own(&blocks);
+            while index != 0 {
+                all.push(index);
+                index = blocks.link(index).load(Relaxed);
+            }
+            all.append(&mut taken);
+            all.sort_unstable();
+            assert_eq!(all, mine, "each block is in one place");
+        });
+    }
+}

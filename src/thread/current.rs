@@ -1,0 +1,174 @@
+//! The calling thread: its number, and which caches it owns in which pools.
+//!
+//! The pointer in thread-local storage needs no destructor of its own, so it can be read at any time, also late in a thread's
+//! exit; a second thread-local, which has one, gives the caches back. After that the thread has none: it allocates from
+//! and frees to the shared lists.
+
+use super::cache::Cache;
+use crate::arena::StreamKey;
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Who lent a cache to a thread and takes it back when the thread ends.
+pub(crate) trait Lender: Send + Sync {
+    /// The thread that owned this cache has ended.
+    fn give_back(&self, cache: u32);
+}
+
+/// A cache that this thread owns.
+struct Owned {
+    pool: u64,
+    key: StreamKey,
+    cache: *const Cache,
+    lender: Weak<dyn Lender>,
+}
+
+/// The cache used last for a default stream: a hit needs no more than this.
+#[derive(Clone, Copy)]
+struct Last {
+    pool: u64,
+    stream: usize,
+    cache: *const Cache,
+}
+
+/// One thread of the process.
+pub(crate) struct Current {
+    /// Never used again by another thread; not 0.
+    pub(crate) number: u64,
+    last: Cell<Last>,
+    owned: RefCell<Vec<Owned>>,
+}
+
+/// A handle that no stream has.
+pub(crate) const NO_STREAM: usize = usize::MAX;
+
+/// What the pointer is once the thread has given its caches back.
+const ENDED: *const Current = ptr::without_provenance(1);
+
+thread_local! {
+    static CURRENT: Cell<*const Current> = const { Cell::new(ptr::null()) };
+    static AT_EXIT: AtExit = const { AtExit };
+}
+
+struct AtExit;
+
+impl Drop for AtExit {
+    fn drop(&mut self) {
+        let current = CURRENT.replace(ENDED);
+        if current.is_null() || current == ENDED {
+            return;
+        }
+        // SAFETY: made by `Box::into_raw` in `start`; the pointer was just taken out of the only place that had it.
+        let current = unsafe { Box::from_raw(current.cast_mut()) };
+        for owned in current.owned.into_inner() {
+            // SAFETY: caches live as long as their pool, which the upgrade below keeps alive.
+            if let Some(lender) = owned.lender.upgrade() {
+                lender.give_back(unsafe { &*owned.cache }.index);
+            }
+        }
+    }
+}
+
+impl Current {
+    /// The cache of the calling thread for a default stream that it used last, or `None`. Nothing but this on a hit.
+    #[inline(always)]
+    pub(crate) fn last(pool: u64, stream: usize) -> Option<&'static Cache> {
+        let current = CURRENT.get();
+        if current.addr() <= ENDED.addr() {
+            return None;
+        }
+        // SAFETY: set by `start`, freed only by this thread's exit, which replaces the pointer first.
+        let last = unsafe { &*current }.last.get();
+        if last.pool != pool || last.stream != stream {
+            return None;
+        }
+        // SAFETY: pool numbers are not used again, so the caller, who has this pool, keeps its caches alive. The
+        // lifetime is longer than the truth and ends within the pool's own methods.
+        Some(unsafe { &*last.cache })
+    }
+
+    /// The calling thread, or `None` before its first miss and after it has given its caches back.
+    #[inline(always)]
+    pub(crate) fn hot() -> Option<&'static Self> {
+        let current = CURRENT.get();
+        if current.addr() <= ENDED.addr() {
+            return None;
+        }
+        // SAFETY: as in `last`. The lifetime is longer than the truth and ends within the pool's own methods.
+        Some(unsafe { &*current })
+    }
+
+    /// Whichever cache of this pool the thread used last: where a free that goes elsewhere is counted.
+    pub(crate) fn any(&self, pool: u64) -> Option<&'static Cache> {
+        let last = self.last.get();
+        // SAFETY: as in `last`.
+        (last.pool == pool).then(|| unsafe { &*last.cache })
+    }
+
+    /// In a forked child: the thread that lives on has nothing of its own any more.
+    pub(crate) fn abandon() {
+        CURRENT.set(ENDED);
+    }
+
+    /// Runs `with` on the calling thread, or returns `None` once it has given its caches back.
+    pub(crate) fn with<T>(with: impl FnOnce(&Self) -> T) -> Option<T> {
+        let mut current = CURRENT.get();
+        if current.is_null() {
+            current = Self::start()?;
+        }
+        if current == ENDED {
+            return None;
+        }
+        // SAFETY: as in `last`.
+        Some(with(unsafe { &*current }))
+    }
+
+    fn start() -> Option<*const Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // Registers the destructor; fails when thread-local storage is being torn down.
+        if AT_EXIT.try_with(|_| ()).is_err() {
+            CURRENT.set(ENDED);
+            return None;
+        }
+        let current = Box::into_raw(Box::new(Self {
+            // Relaxed: a number of its own is all that matters.
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            last: Cell::new(Last {
+                pool: 0,
+                stream: 0,
+                cache: ptr::null(),
+            }),
+            owned: RefCell::new(Vec::new()),
+        }));
+        CURRENT.set(current);
+        Some(current)
+    }
+
+    /// The cache that this thread owns in `pool` for the stream `key`.
+    pub(crate) fn find(&self, pool: u64, key: StreamKey) -> Option<&'static Cache> {
+        let owned = self.owned.borrow();
+        let found = owned.iter().find(|owned| owned.pool == pool && owned.key == key)?;
+        // SAFETY: as in `last`.
+        Some(unsafe { &*found.cache })
+    }
+
+    /// Remembers that this thread owns a cache now, and forgets those of pools that are gone.
+    pub(crate) fn own(&self, pool: u64, key: StreamKey, cache: &Cache, lender: Weak<dyn Lender>) {
+        let mut owned = self.owned.borrow_mut();
+        owned.retain(|owned| owned.lender.strong_count() > 0);
+        owned.push(Owned {
+            pool,
+            key,
+            cache,
+            lender,
+        });
+    }
+
+    /// Makes the next [`Self::last`] for this handle find the cache. Only for handles of default streams: others can
+    /// come back as other streams, and are remembered under [`NO_STREAM`].
+    pub(crate) fn remember(&self, pool: u64, stream: usize, cache: &Cache) {
+        self.last.set(Last { pool, stream, cache });
+    }
+}
