@@ -1,4 +1,5 @@
 //! Replaying traces: what a pool, a simulated device and the models of other allocators report.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 use std::time::Duration;
 
