@@ -74,7 +74,7 @@ class DeviceError(FlagstoneError, ValueError):
 
 
 class CudaUnavailableError(FlagstoneError, RuntimeError):
-    """There is no CUDA in this process: no driver, no device, or a driver that does not start. The message says which."""
+    """There is no CUDA in this process: no driver, no device, or a driver that does not start. The message says why."""
 
 
 class ForkError(FlagstoneError, RuntimeError):

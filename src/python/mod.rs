@@ -12,7 +12,9 @@ mod dlpack;
 mod errors;
 mod info;
 mod pool;
+mod replay;
 mod settings;
+mod sim;
 mod stats;
 
 use pyo3::pymodule;
@@ -28,6 +30,10 @@ mod _core {
     use super::info::{build_info, cuda_device_count, devices};
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
+    #[pymodule_export]
+    use super::replay::{Trace, model, replay};
+    #[pymodule_export]
+    use super::sim::SimulatedDevice;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -60,7 +60,9 @@ def machine() -> Row:
     processor = platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
+            processor = next(
+                (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor
+            )
     except OSError:
         pass  # Not Linux: the architecture has to do.
     return {
