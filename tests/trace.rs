@@ -1,4 +1,5 @@
 //! Reading untrusted traces: no input panics, and what is written is read back.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 use flagstone::trace::{Builder, Trace};
 use proptest::prelude::*;
