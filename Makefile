@@ -5,8 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 RUST_SOURCES := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
-# clippy runs over each of these.
-FEATURE_SETS := "" "--features python,check" "--no-default-features"
+CLIPPY := cargo clippy --locked --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -42,10 +41,11 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 .PHONY: lint
 lint: build $(VENV)/.dev  ## Formatting, clippy, ruff, mypy, stubs, licences, layers, exported symbols
 	cargo fmt --all --check
-	@for set in $(FEATURE_SETS); do \
-		echo "cargo clippy --all-targets $$set"; \
-		cargo clippy --locked --quiet --workspace --all-targets $$set -- -D warnings || exit 1; \
-	done
+	$(CLIPPY) --workspace --all-targets -- -D warnings
+	$(CLIPPY) --workspace --all-targets --features python -- -D warnings
+	$(CLIPPY) --lib -- -D warnings  # the targets above have the features of the tests
+	$(CLIPPY) --lib --no-default-features -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --locked --quiet --no-deps --lib --features python
 	cargo test --locked --quiet --test layering
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -64,6 +64,11 @@ pub enum Error {
         /// What there is too much of.
         what: &'static str,
     },
+    /// A fault of flagstone itself: please report it. The request failed; the pool's accounts may be wrong by its size.
+    #[error(
+        "flagstone has a fault: a panic was stopped at its boundary; please report it with the program that shows it"
+    )]
+    Internal,
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -73,6 +78,9 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
+    /// This build has no CUDA driver.
+    #[error("this build is without CUDA: build with the feature cuda, or use the simulated device")]
+    NotBuilt,
     /// The dynamic loader finds no driver library.
     #[error(
         "no CUDA driver: libcuda.so.1 cannot be loaded; install NVIDIA's driver, or start the process with its folder on \

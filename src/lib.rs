@@ -1,4 +1,4 @@
-//! A GPU memory pool: device memory is taken in slabs once, and blocks are given out in tens of nanoseconds.
+#![doc = include_str!("../README.md")]
 #![warn(missing_docs)]
 
 pub mod bytes;
@@ -17,12 +17,18 @@ mod sync;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(all(feature = "python", not(loom)))]
+pub mod capi;
 #[cfg(not(loom))]
 mod metadata;
 #[cfg(not(loom))]
 mod pages;
 #[cfg(not(loom))]
 mod pool;
+#[cfg(all(feature = "python", not(loom)))]
+mod python;
+#[cfg(not(loom))]
+pub mod registry;
 #[cfg(not(loom))]
 mod stream;
 #[cfg(not(loom))]

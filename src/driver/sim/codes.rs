@@ -5,7 +5,8 @@ use crate::driver::DriverError;
 use super::Call;
 
 /// A `CUresult` that is not success.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
+#[error("{} (error {})", self.name(), self.0)]
 pub struct Code(pub u32);
 
 /// What a call on a simulated device gives.
