@@ -17,6 +17,8 @@ mod sync;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(all(feature = "python", not(loom)))]
+pub mod capi;
 #[cfg(not(loom))]
 mod metadata;
 #[cfg(not(loom))]

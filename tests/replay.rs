@@ -1,6 +1,9 @@
 //! Replaying traces: what a pool, a simulated device and the models of other allocators report.
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
+#[path = "common/random_trace.rs"]
+mod random_trace;
+
 use std::time::Duration;
 
 use flagstone::driver::Stream;
@@ -8,6 +11,8 @@ use flagstone::driver::sim::{Options as SimOptions, Prices, Sim};
 use flagstone::replay::{Model, Options, Report, replay, simulated_device};
 use flagstone::trace::{Builder, Trace};
 use flagstone::{Config, Pool};
+use proptest::prelude::*;
+use random_trace::trace;
 
 const MIB: u64 = 1 << 20;
 
@@ -205,6 +210,24 @@ fn no_size_or_time_overflows() {
         assert!(model.run(&trace, &options, &Prices::default()).peak_reserved_bytes > most / 2);
     }
     assert_eq!(run(&trace, &options).errors, 20 * 16, "no device has so much memory");
+}
+
+proptest! {
+    /// Whatever is allocated, used on other streams and freed, and however late the device is: no block is given out or
+    /// unmapped while a stream may still use it, and all memory is accounted for.
+    #[test]
+    fn any_trace_replays_without_errors(trace in trace(), lag in 0..200_u64, threads in 1..3_usize, slabs in any::<bool>()) {
+        let options = Options { passes: 2, lag: Duration::from_micros(lag), threads, verify: true };
+        let config = Config::parse(if slabs { "source:slabs" } else { "" }).unwrap();
+        let pool = Pool::new(simulated_device(), config).unwrap();
+        let report = replay(&pool, &trace, &options, &mut |_, _| {}).unwrap();
+        prop_assert_eq!((report.errors, report.first_error), (0, None));
+        prop_assert_eq!(pool.stats().live_blocks, 0);
+        for model in Model::ALL {
+            let modelled = model.run(&trace, &options, &Prices::default());
+            prop_assert!(modelled.peak_reserved_bytes >= report.peak_live_bytes);
+        }
+    }
 }
 
 #[test]

@@ -35,13 +35,18 @@ __all__ = [
     "Trace",
     "__version__",
     "build_info",
+    "c_functions",
+    "configure",
     "cuda_device_count",
     "devices",
+    "last_error",
     "model",
+    "process_pool",
     "replay",
     "time_pairs",
     "time_pairs_behind_holes",
     "time_random",
+    "torch_error",
 ]
 
 @disjoint_base
@@ -194,6 +199,11 @@ def model(
     passes: int = 1,
     lag_ms: float = 5.0,
 ) -> dict[str, Any]: ...
+def c_functions() -> dict[str, int]: ...
+def configure(backend: _Backend = "auto", conf: str = "") -> None: ...
+def process_pool(device: int = 0) -> Pool: ...
+def last_error() -> BaseException | None: ...
+def torch_error() -> Literal["OutOfMemoryError", "RuntimeError"] | None: ...
 def build_info() -> dict[str, Any]: ...
 def cuda_device_count() -> int: ...
 def devices(backend: _Backend = "auto") -> list[dict[str, Any]]: ...

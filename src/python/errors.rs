@@ -82,6 +82,8 @@ fn describe(error: Error, numbers: &Bound<'_, PyDict>) -> PyResult<&'static str>
         }
         Error::Unavailable(_) => "CudaUnavailableError",
         Error::Forked => "ForkError",
+        // Not a kind of its own: nothing can be done about it but to report it.
+        Error::Internal => "FlagstoneError",
         Error::TooMany { what } => {
             numbers.set_item("what", what)?;
             "TooManyError"

@@ -12,6 +12,7 @@ mod dlpack;
 mod errors;
 mod info;
 mod pool;
+mod process;
 mod replay;
 mod settings;
 mod sim;
@@ -30,6 +31,8 @@ mod _core {
     use super::info::{build_info, cuda_device_count, devices};
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
+    #[pymodule_export]
+    use super::process::{c_functions, configure, last_error, process_pool, torch_error};
     #[pymodule_export]
     use super::replay::{Trace, model, replay};
     #[pymodule_export]

@@ -1,5 +1,7 @@
 //! Pools as Python objects.
 
+use std::sync::Arc;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -24,7 +26,9 @@ impl BasePool {
         let config = settings.config().map_err(Error::from)?;
         let pool = match device {
             Device::Simulated(_) if asked == Backend::Cuda => {
-                return Err(PyValueError::new_err("a simulated device is not one of the backend \"cuda\""));
+                return Err(PyValueError::new_err(
+                    "a simulated device is not one of the backend \"cuda\"",
+                ));
             }
             Device::Simulated(sim) => py.detach(|| AnyPool::over_sim(memory, sim, config))?,
             Device::Ordinal(device) => {
@@ -37,7 +41,16 @@ impl BasePool {
                 pool
             }
         };
-        Ok(Self { pool: Detached::new(PoolRef::new(pool)) })
+        Ok(Self {
+            pool: Detached::new(PoolRef::new(pool)),
+        })
+    }
+
+    /// A pool that is there already.
+    pub fn of(pool: Arc<AnyPool>) -> Self {
+        Self {
+            pool: Detached::new(PoolRef::new(pool)),
+        }
     }
 
     /// The pool itself.

@@ -34,7 +34,9 @@ pub struct Trace {
 impl Trace {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        let trace = py.detach(|| traces::Trace::open(path)).map_err(|error| trace_error(py, error))?;
+        let trace = py
+            .detach(|| traces::Trace::open(path))
+            .map_err(|error| trace_error(py, error))?;
         Ok(Self { trace })
     }
 
@@ -42,7 +44,9 @@ impl Trace {
     #[staticmethod]
     fn example(py: Python<'_>) -> PyResult<Self> {
         let (name, bytes) = EXAMPLE;
-        let trace = py.detach(|| traces::Trace::read(name, bytes)).map_err(|error| trace_error(py, error))?;
+        let trace = py
+            .detach(|| traces::Trace::read(name, bytes))
+            .map_err(|error| trace_error(py, error))?;
         Ok(Self { trace })
     }
 
@@ -114,7 +118,10 @@ pub fn replay<'py>(
     let backend: Backend = backend.parse().map_err(Error::from)?;
     let mut settings = Config::from_env().map_err(Error::from)?;
     settings.update(config).map_err(Error::from)?;
-    let options = Options { threads, ..options(passes, lag_ms)? };
+    let options = Options {
+        threads,
+        ..options(passes, lag_ms)?
+    };
     let mut failed = None;
     let mut say = |done: u64, all: u64| {
         if let Some(progress) = &progress
@@ -152,10 +159,13 @@ pub fn model<'py>(
     lag_ms: f64,
 ) -> PyResult<Bound<'py, PyDict>> {
     let options = options(passes, lag_ms)?;
-    let model = Model::ALL.into_iter().find(|model| model.name() == allocator).ok_or_else(|| {
-        let known = Model::ALL.map(Model::name).join(", ");
-        PyValueError::new_err(format!("there is no model of {allocator}; there are {known}"))
-    })?;
+    let model = Model::ALL
+        .into_iter()
+        .find(|model| model.name() == allocator)
+        .ok_or_else(|| {
+            let known = Model::ALL.map(Model::name).join(", ");
+            PyValueError::new_err(format!("there is no model of {allocator}; there are {known}"))
+        })?;
     let report = py.detach(|| model.run(&trace.trace, &options, &Prices::default()));
     dictionary(py, report)
 }
@@ -163,7 +173,11 @@ pub fn model<'py>(
 fn options(passes: u32, lag_ms: f64) -> PyResult<Options> {
     let lag = Duration::try_from_secs_f64(lag_ms / 1000.0)
         .map_err(|_| PyValueError::new_err(format!("lag_ms is 0 or more, not {lag_ms}")))?;
-    Ok(Options { passes, lag, ..Options::default() })
+    Ok(Options {
+        passes,
+        lag,
+        ..Options::default()
+    })
 }
 
 fn dictionary(py: Python<'_>, report: Report) -> PyResult<Bound<'_, PyDict>> {
@@ -187,7 +201,9 @@ fn dictionary(py: Python<'_>, report: Report) -> PyResult<Bound<'_, PyDict>> {
         first_error;
         series
     });
-    let samples = series.into_iter().map(|sample| (sample.time_us, sample.live_bytes, sample.reserved_bytes));
+    let samples = series
+        .into_iter()
+        .map(|sample| (sample.time_us, sample.live_bytes, sample.reserved_bytes));
     fields.set_item("series", samples.collect::<Vec<_>>())?;
     Ok(fields)
 }

@@ -96,14 +96,20 @@ impl SimulatedDevice {
     #[pyo3(signature = (stream = StreamArg::DEFAULT, *, reads = Vec::new(), writes = Vec::new(), nanoseconds = 0),
            text_signature = "($self, stream=None, *, reads=(), writes=(), nanoseconds=0)")]
     fn launch(&self, stream: StreamArg, reads: Vec<Range>, writes: Vec<Range>, nanoseconds: u64) -> PyResult<()> {
-        let work = reads.iter().fold(Work::new().takes(nanoseconds), |work, range| work.reads(range.address, range.nbytes));
-        let work = writes.iter().fold(work, |work, range| work.writes(range.address, range.nbytes));
+        let work = reads.iter().fold(Work::new().takes(nanoseconds), |work, range| {
+            work.reads(range.address, range.nbytes)
+        });
+        let work = writes
+            .iter()
+            .fold(work, |work, range| work.writes(range.address, range.nbytes));
         Ok(done(Call::LaunchKernel, self.sim.launch(stream.0, work))?)
     }
 
     /// The bytes of the device's memory as they are now, in no order with any stream.
     fn read<'py>(&self, py: Python<'py>, address: Address, nbytes: usize) -> PyResult<Bound<'py, PyBytes>> {
-        PyBytes::new_with(py, nbytes, |bytes| Ok(done(Call::MemGetAddressRange, self.sim.read(address.0, bytes))?))
+        PyBytes::new_with(py, nbytes, |bytes| {
+            Ok(done(Call::MemGetAddressRange, self.sim.read(address.0, bytes))?)
+        })
     }
 
     /// Changes the bytes of the device's memory now, in no order with any stream.
@@ -118,9 +124,16 @@ impl SimulatedDevice {
     fn fail_call(&self, function: &str, nth: u64, times: u64, code: u32) -> PyResult<()> {
         let call = Call::from_name(function).ok_or_else(|| {
             let known = Call::ALL.iter().map(|call| call.name()).collect::<Vec<_>>().join(", ");
-            PyValueError::new_err(format!("the simulated device has no function {function}; it has {known}"))
+            PyValueError::new_err(format!(
+                "the simulated device has no function {function}; it has {known}"
+            ))
         })?;
-        self.sim.fail(Fault { call: Some(call), first: nth, times, code: Code(code) });
+        self.sim.fail(Fault {
+            call: Some(call),
+            first: nth,
+            times,
+            code: Code(code),
+        });
         Ok(())
     }
 

@@ -117,8 +117,8 @@ impl Schedule {
                         },
                     );
                 }
-                Op::UseDone => {
-                    block.in_use -= u32::from(event.stream != block.stream);
+                Op::UseDone if event.stream != block.stream => {
+                    block.in_use -= 1;
                     held.drop_unused(block);
                 }
                 Op::Free => {
@@ -239,13 +239,14 @@ mod tests {
     fn uses_that_do_not_outlive_the_block_are_not_active() {
         let mut builder = Builder::new();
         let block = builder.alloc(100, 0, 0).unwrap();
-        // On its own stream; on another without an end; on another and ended before the free.
+        // On its own stream, even after the free; on another without an end; on another and ended before the free.
         builder.use_on(block, 0, 1).unwrap();
         builder.use_on(block, 5, 1).unwrap();
         builder.use_on(block, 6, 1).unwrap();
         builder.use_done(block, 6, 2).unwrap();
         builder.free(block, 0, 3).unwrap();
         builder.alloc(100, 0, 4).unwrap();
+        builder.use_done(block, 0, 5).unwrap();
         let schedule = Schedule::new(&builder.finish("ended", true));
         assert_eq!(schedule.peak_active_bytes, 100);
     }

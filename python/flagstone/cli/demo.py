@@ -20,9 +20,9 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "demo",
         help="a recorded model on four allocators, side by side",
-        description="Replay a recorded model and show what cudaMalloc, a caching allocator and flagstone make of it: time "
-        "in the driver, bytes held, utilisation. Everything is simulated: no GPU is used, and driver calls cost what a "
-        "list of measured prices says.",
+        description="Replay a recorded model and show what cudaMalloc, a caching allocator and flagstone make of it: "
+        "time in the driver, bytes held, utilisation. Everything is simulated: no GPU is used, and driver calls cost "
+        "what a list of measured prices says.",
         epilog="example: flagstone demo --json",
     )
     parser.add_argument(
@@ -50,9 +50,8 @@ def run(options: argparse.Namespace) -> None:
     first = reports[0]
     print("SIMULATED: no GPU is used. Driver calls cost what a list of prices measured on real GPUs says.\n")
     what = "a GPT in training, sequences of varying length" if options.trace is None else trace.format
-    print(
-        f"{trace.name}: {what}; {first['allocations']:,} allocations, {size(first['peak_live_bytes'])} live at most\n"
-    )
+    live = size(first["peak_live_bytes"])
+    print(f"{trace.name}: {what}; {first['allocations']:,} allocations, {live} live at most\n")
     header = ("allocator", "driver calls", "time in the driver", "held at most", "utilisation")
     print(table(header, map(_row, reports)))
     print("\nutilisation: bytes in use at the peak over bytes held from the driver at the peak; 1 wastes nothing")

@@ -13,8 +13,8 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "replay",
         help="replay a recorded trace on a pool",
-        description="Make the allocations and frees of a recorded trace on a new pool, and say what they cost. Known are "
-        "event CSV, lifetimes CSV, RMM logs and snapshots of torch.cuda.memory, plain or gzip-compressed.",
+        description="Make the allocations and frees of a recorded trace on a new pool, and say what they cost. Known "
+        "are event CSV, lifetimes CSV, RMM logs and snapshots of torch.cuda.memory, plain or gzip-compressed.",
         epilog="example: flagstone replay snapshot.pickle --passes 3 --json",
     )
     parser.add_argument("trace", metavar="TRACE", help="the file, of any known format")
@@ -72,11 +72,10 @@ def describe(report: dict[str, Any]) -> str:
         rows.append(("time of an operation", f"{report['ns_per_op']:.0f} ns"))
     if report["driver_time_us"] is not None:
         rows.append(("time in the driver", duration(report["driver_time_us"])))
-    calls = sorted(report["driver_calls"].items(), key=lambda call: -call[1])
     last = report["driver_calls_last_pass"]
-    rows += [
-        (f"  {name}", f"{count:,}" + f" ({last.get(name, 0):,} in the last pass)") for name, count in calls if count
-    ]
+    for name, count in sorted(report["driver_calls"].items(), key=lambda call: -call[1]):
+        if count:
+            rows.append((f"  {name}", f"{count:,} ({last.get(name, 0):,} in the last pass)"))
     head = f"{report['trace']} ({report['format']}) on {report['backend']}, {report['passes']} x"
     return f"{head}\n{table(('', report['allocator']), rows)}"
 

@@ -3,8 +3,8 @@
 use super::ranges::Ranges;
 use super::{Code, CuResult, host_map};
 
-/// Addresses are taken from the operating system in pieces of at least this many bytes.
-const CHUNK: u64 = 64 << 30;
+/// Addresses are taken from the operating system in pieces of at least this many bytes: few enough for valgrind.
+const CHUNK: u64 = 8 << 30;
 
 /// Addresses reserved from the operating system, with no memory behind them.
 ///
