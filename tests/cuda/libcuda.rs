@@ -53,14 +53,16 @@ pub fn with_driver<F: FnOnce()>(library: &Library, settings: &[(&str, &str)], bo
 }
 
 impl Library {
-    /// A folder for `LD_LIBRARY_PATH` that has the library under the names that are tried first and last.
+    /// A folder for `LD_LIBRARY_PATH` (so without a colon) that has the library under the names that are tried first and last.
     fn folder(&self, test: &str) -> PathBuf {
         let bytes = match self {
             Self::Simulated => None,
             Self::Without(symbols) => Some(without(symbols)),
             Self::Broken => Some(b"not a library".to_vec()),
         };
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libcuda").join(test);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join("libcuda")
+            .join(test.replace("::", "-"));
         fs::create_dir_all(&folder).expect("a folder under the target folder");
         for name in ["libcuda.so", "libcuda.so.1"] {
             let file = folder.join(name);
