@@ -73,6 +73,9 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
+    /// This build has no CUDA driver.
+    #[error("this build is without CUDA: build with the feature cuda, or use the simulated device")]
+    NotBuilt,
     /// The dynamic loader finds no driver library.
     #[error(
         "no CUDA driver: libcuda.so.1 cannot be loaded; install NVIDIA's driver, or start the process with its folder on \

@@ -21,6 +21,10 @@ mod metadata;
 mod pages;
 #[cfg(not(loom))]
 mod pool;
+#[cfg(all(feature = "python", not(loom)))]
+mod python;
+#[cfg(not(loom))]
+pub mod registry;
 #[cfg(not(loom))]
 mod stream;
 #[cfg(not(loom))]

@@ -1,0 +1,77 @@
+"""flagstone: a GPU memory pool.
+
+    import flagstone
+
+    pool = flagstone.Pool(device=0)
+    with pool.alloc(1 << 20) as buffer:
+        print(hex(buffer.ptr), pool.stats().reserved_bytes)
+
+Importing this package loads no driver and touches no device; the first pool does. The submodules `torch`, `cupy`,
+`numba` and `cuda_core` put the pool under another library, and are imported when they are first used.
+"""
+
+import importlib
+from types import ModuleType
+
+from flagstone._core import Buffer, PinnedBuffer, PinnedPool, Pool, __version__
+from flagstone.errors import (
+    ConfigError,
+    CudaUnavailableError,
+    DeviceError,
+    DoubleFreeError,
+    DriverError,
+    FlagstoneError,
+    ForkError,
+    InvalidPointerError,
+    OutOfMemoryError,
+    SimulatedDeviceWarning,
+    StreamError,
+    TooLargeError,
+    TooManyError,
+    TraceError,
+)
+
+TYPE_CHECKING = False  # Type checkers take it for true; importing it from typing costs 10 ms.
+if TYPE_CHECKING:
+    from flagstone import cuda_core, cupy, numba, stats, testing, torch
+
+__all__ = [
+    "Buffer",
+    "ConfigError",
+    "CudaUnavailableError",
+    "DeviceError",
+    "DoubleFreeError",
+    "DriverError",
+    "FlagstoneError",
+    "ForkError",
+    "InvalidPointerError",
+    "OutOfMemoryError",
+    "PinnedBuffer",
+    "PinnedPool",
+    "Pool",
+    "SimulatedDeviceWarning",
+    "StreamError",
+    "TooLargeError",
+    "TooManyError",
+    "TraceError",
+    "__version__",
+    "cuda_core",
+    "cupy",
+    "numba",
+    "stats",
+    "testing",
+    "torch",
+]
+
+_SUBMODULES = frozenset({"cuda_core", "cupy", "numba", "stats", "testing", "torch"})
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a submodule when it is first asked for."""
+    if name in _SUBMODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | _SUBMODULES)

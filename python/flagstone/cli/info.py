@@ -1,0 +1,53 @@
+"""`flagstone info`: what is installed here, and which devices it finds."""
+
+import argparse
+import platform
+import sys
+
+from flagstone import _core
+from flagstone.cli.output import Commands, print_json, size
+from flagstone.errors import CudaUnavailableError
+
+
+def add_parser(commands: Commands) -> argparse.ArgumentParser:
+    """Add the command."""
+    parser = commands.add_parser(
+        "info",
+        help="what is installed, and which devices are found",
+        description="Say which version this is, how it was built, and which devices it finds.",
+        epilog="example: flagstone info --json",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what is known."""
+    try:
+        _core.cuda_device_count()
+        reason = None
+    except CudaUnavailableError as error:
+        reason = str(error)
+    build, devices = _core.build_info(), _core.devices()
+    if build["profile"] == "debug":
+        print("flagstone: a debug build, many times slower than a release build", file=sys.stderr)
+    if options.json:
+        print_json(
+            {
+                **build,
+                "extension": _core.__file__,
+                "python": f"{platform.python_implementation()} {platform.python_version()}",
+                "backend": devices[0]["backend"],
+                "cuda": {"available": reason is None, "reason": reason},
+                "devices": devices,
+            }
+        )
+        return
+    print(f"flagstone {build['version']}, {build['profile']} build with {', '.join(build['features'])}")
+    print(f"extension: {_core.__file__}")
+    print(f"python: {platform.python_implementation()} {platform.python_version()}")
+    print(f"cuda: {reason or 'available'}")
+    for device in devices:
+        print(f"{device['backend']} device {device['ordinal']}: {device['name']}, {size(device['total_bytes'])}")
+        for key, what in (("virtual_memory", "virtual memory management"), ("memory_pools", "driver memory pools")):
+            print(f"  {what}: {'yes' if device[key] else 'no'}")

@@ -1,0 +1,110 @@
+"""What a pool says about itself: `Pool.stats()` and `Pool.snapshot()`.
+
+Sizes are bytes. Requested is what callers asked for; allocated is that rounded to size classes; active adds blocks that
+are freed and still in use on a stream; reserved is what the pool holds from the driver.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The numbers of one pool at one moment: exact when no thread allocates or frees meanwhile."""
+
+    device: int
+    """The device's ordinal."""
+    requested_bytes: int
+    """Live bytes, as asked for."""
+    allocated_bytes: int
+    """The same, rounded to multiples of 512."""
+    active_bytes: int
+    """`allocated_bytes`, and blocks that are freed but wait for other streams."""
+    reserved_bytes: int
+    """Held from the driver."""
+    cached_bytes: int
+    """Held and ready for use: `reserved_bytes - active_bytes`."""
+    magazine_bytes: int
+    """Of those, in the threads' magazines (about)."""
+    peak_requested_bytes: int
+    """The most that `requested_bytes` was since `reset_peak`: exact with one thread, else at most 1 MiB a thread above."""
+    peak_allocated_bytes: int
+    """The most that `allocated_bytes` was since `reset_peak`, as exact."""
+    peak_active_bytes: int
+    """The most that `active_bytes` was since `reset_peak`, as exact."""
+    peak_reserved_bytes: int
+    """The most that `reserved_bytes` was since `reset_peak`."""
+    live_blocks: int
+    """Blocks that are allocated."""
+    alloc_count: int
+    """Allocations that succeeded, ever."""
+    free_count: int
+    """Frees that succeeded, ever."""
+    miss_count: int
+    """Allocations that no magazine could meet."""
+    growth_count: int
+    """Times that memory was taken from the driver."""
+    pending_blocks: int
+    """Blocks that are freed and wait for other streams."""
+    event_count: int
+    """Events recorded for uses on other streams."""
+    segments: int
+    """Contiguous ranges held from the driver."""
+    largest_free_bytes: int
+    """The largest free range of any stream."""
+    out_of_memory_count: int
+    """Allocations that failed for want of memory."""
+    pressure_count: int
+    """Allocations that needed more than growth, whether they failed or not."""
+    invalid_free_count: int
+    """Frees of a pointer that the pool did not give out."""
+    double_free_count: int
+    """Frees of a block that was freed already."""
+    wrong_size_free_count: int
+    """Frees through the C functions that named another size than the block has."""
+    driver_error_count: int
+    """Driver calls that failed while memory was given back."""
+    limit: int | None
+    """The most that the pool may hold; None for no limit but the device."""
+    host_bytes: int
+    """Host memory for the records of blocks and slabs."""
+
+    @property
+    def utilisation(self) -> float:
+        """Peak active bytes over peak reserved bytes: 1 is a pool that never held more than was in use."""
+        return self.peak_active_bytes / self.peak_reserved_bytes if self.peak_reserved_bytes else 1.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a segment."""
+
+    addr: int
+    bytes: int
+    """Rounded to the size class."""
+    requested: int
+    """As asked for; 0 where the block is not allocated."""
+    state: Literal["active_allocated", "active_pending_free", "inactive"]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A contiguous range held from the driver."""
+
+    addr: int
+    bytes: int
+    stream: int
+    """The handle of the stream whose memory it is."""
+    kind: Literal["slabs", "small", "large"]
+    """Blocks up to 16 KiB, up to 1 MiB, or above."""
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Every segment of a pool, by stream, kind and address."""
+
+    device: int
+    segments: tuple[Segment, ...]

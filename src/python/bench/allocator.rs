@@ -1,0 +1,69 @@
+//! Any allocator with torch's two C functions, called by their addresses.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+type AllocFn = unsafe extern "C" fn(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void;
+type FreeFn = unsafe extern "C" fn(ptr: *mut c_void, size: usize, device: c_int, stream: *mut c_void);
+
+/// An allocator to measure. Everything goes to one device and one stream.
+#[derive(Clone, Copy)]
+pub struct Allocator {
+    alloc: AllocFn,
+    free: FreeFn,
+    device: c_int,
+    stream: usize,
+}
+
+/// A block of the measured allocator.
+#[derive(Clone, Copy)]
+pub struct Block {
+    ptr: *mut c_void,
+    size: usize,
+}
+
+// SAFETY: the pointer is only handed back to the allocator, which takes it from any thread.
+unsafe impl Send for Block {}
+
+impl Allocator {
+    /// An allocator by the addresses of its functions; None if one is null.
+    ///
+    /// # Safety
+    /// The addresses are those of functions with these signatures, which stay loaded and may be called in any thread.
+    pub unsafe fn from_addresses(alloc: usize, free: usize, device: c_int, stream: usize) -> Option<Self> {
+        let alloc: *const c_void = ptr::with_exposed_provenance(alloc);
+        let free: *const c_void = ptr::with_exposed_provenance(free);
+        // SAFETY: an Option of a function pointer has the layout of a pointer, and null is None; else by the contract.
+        let (alloc, free) = unsafe {
+            (
+                std::mem::transmute::<*const c_void, Option<AllocFn>>(alloc),
+                std::mem::transmute::<*const c_void, Option<FreeFn>>(free),
+            )
+        };
+        Some(Self {
+            alloc: alloc?,
+            free: free?,
+            device,
+            stream,
+        })
+    }
+
+    /// A block of `size` bytes, or None where there is no memory.
+    #[inline]
+    pub fn alloc(&self, size: usize) -> Option<Block> {
+        // SAFETY: by the contract of `from_addresses`.
+        let ptr = unsafe { (self.alloc)(size, self.device, self.stream()) };
+        if ptr.is_null() { None } else { Some(Block { ptr, size }) }
+    }
+
+    /// Gives a block back. A block is given back once, to the allocator that it came from.
+    #[inline]
+    pub fn free(&self, block: Block) {
+        // SAFETY: by the contract of `from_addresses`; the block came from `alloc`.
+        unsafe { (self.free)(block.ptr, block.size, self.device, self.stream()) };
+    }
+
+    fn stream(&self) -> *mut c_void {
+        ptr::with_exposed_provenance_mut(self.stream)
+    }
+}

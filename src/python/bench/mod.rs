@@ -1,0 +1,83 @@
+//! What `flagstone bench` times: compiled loops over two C functions, with no Python in them.
+
+mod allocator;
+mod pairs;
+mod random;
+
+use std::time::Duration;
+
+use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use allocator::Allocator;
+
+/// The allocator of two function addresses.
+fn allocator((alloc, free): (usize, usize), device: i32, stream: usize) -> PyResult<Allocator> {
+    // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
+    unsafe { Allocator::from_addresses(alloc, free, device, stream) }
+        .ok_or_else(|| PyValueError::new_err("a function address is 0; pass the addresses of alloc and free"))
+}
+
+fn nanoseconds(time: Option<Duration>) -> PyResult<u64> {
+    let time = time.ok_or_else(|| PyMemoryError::new_err("an allocation of the measured allocator failed"))?;
+    Ok(u64::try_from(time.as_nanos())?)
+}
+
+/// Nanoseconds of `count` pairs of alloc and free of `nbytes` in each of `threads` threads, from first start to last end.
+///
+/// `functions` are the addresses of `void* alloc(size_t, int device, void* stream)` and
+/// `void free(void*, size_t, int device, void* stream)`.
+#[pyfunction]
+#[pyo3(signature = (functions, nbytes, count, *, threads = 1, device = 0, stream = 0))]
+pub fn time_pairs(
+    py: Python<'_>,
+    functions: (usize, usize),
+    nbytes: usize,
+    count: u64,
+    threads: usize,
+    device: i32,
+    stream: usize,
+) -> PyResult<u64> {
+    let allocator = allocator(functions, device, stream)?;
+    nanoseconds(py.detach(|| pairs::pairs(allocator, nbytes, count, threads)))
+}
+
+/// Nanoseconds of `count` pairs of alloc and free behind `holes` free blocks of the same size without free neighbours.
+#[pyfunction]
+#[pyo3(signature = (functions, nbytes, count, *, holes, device = 0, stream = 0))]
+pub fn time_pairs_behind_holes(
+    py: Python<'_>,
+    functions: (usize, usize),
+    nbytes: usize,
+    count: u64,
+    holes: usize,
+    device: i32,
+    stream: usize,
+) -> PyResult<u64> {
+    let allocator = allocator(functions, device, stream)?;
+    nanoseconds(py.detach(|| pairs::pairs_behind_holes(allocator, nbytes, count, holes)))
+}
+
+/// One run of RMM's random_allocations: `2 * count` steps with blocks of 1 byte to `most_mib` MiB.
+///
+/// Returns `nanoseconds`, `allocations`, `failures` and `peak_live_bytes`.
+#[pyfunction]
+#[pyo3(signature = (functions, count, most_mib, *, device = 0, stream = 0))]
+pub fn time_random<'py>(
+    py: Python<'py>,
+    functions: (usize, usize),
+    count: usize,
+    most_mib: u64,
+    device: i32,
+    stream: usize,
+) -> PyResult<Bound<'py, PyDict>> {
+    let allocator = allocator(functions, device, stream)?;
+    let run = py.detach(|| random::random(allocator, count, most_mib));
+    let result = PyDict::new(py);
+    result.set_item("nanoseconds", nanoseconds(Some(run.time))?)?;
+    result.set_item("allocations", run.allocations)?;
+    result.set_item("failures", run.failures)?;
+    result.set_item("peak_live_bytes", run.peak_live)?;
+    Ok(result)
+}

@@ -1,0 +1,196 @@
+//! A block of memory that Python code holds: its owner, and the exports that keep it from being freed.
+
+use std::mem::{self, ManuallyDrop};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::{PyErr, PyResult, Python};
+
+use super::errors;
+use crate::driver::{DevicePtr, Stream};
+use crate::error::Error;
+use crate::registry::AnyPool;
+
+/// The state of a block that was freed; any smaller number counts its exports.
+const FREED: usize = usize::MAX;
+
+/// A pool as Python objects hold it: the last of them gives the memory back, unless the interpreter is ending.
+pub struct PoolRef(Arc<AnyPool>);
+
+impl PoolRef {
+    pub fn new(pool: AnyPool) -> Self {
+        Self(Arc::new(pool))
+    }
+}
+
+impl Clone for PoolRef {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Deref for PoolRef {
+    type Target = AnyPool;
+
+    fn deref(&self) -> &AnyPool {
+        &self.0
+    }
+}
+
+impl Drop for PoolRef {
+    fn drop(&mut self) {
+        if interpreter_ended() {
+            // Nothing is torn down at exit: other threads may still use the memory, and the process gives it back.
+            mem::forget(Arc::clone(&self.0));
+        }
+    }
+}
+
+/// A live block of a pool. Dropping it frees it.
+pub struct Block {
+    pub pool: PoolRef,
+    pub ptr: DevicePtr,
+    pub nbytes: u64,
+    pub stream: Stream,
+    state: AtomicUsize,
+}
+
+impl Block {
+    pub fn alloc(pool: PoolRef, nbytes: u64, stream: Stream) -> Result<Self, Error> {
+        let ptr = pool.alloc(nbytes, stream)?;
+        Ok(Self {
+            pool,
+            ptr,
+            nbytes,
+            stream,
+            state: AtomicUsize::new(0),
+        })
+    }
+
+    pub fn is_freed(&self) -> bool {
+        // Relaxed: a report only. Whoever acts on the state does so by compare-and-exchange.
+        self.state.load(Ordering::Relaxed) == FREED
+    }
+
+    /// Frees the block, ordered on its own stream and on `stream` where one is given.
+    pub fn free(&self, py: Python<'_>, stream: Option<Stream>) -> PyResult<()> {
+        // AcqRel: what the exports did before they ended happens before the free, and the free before what comes after.
+        match self
+            .state
+            .compare_exchange(0, FREED, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {}
+            Err(FREED) => return Err(Error::DoubleFree { addr: self.ptr }.into()),
+            Err(exports) => {
+                return Err(PyBufferError::new_err(format!(
+                    "the buffer is exported through DLPack ({exports} times); drop what was made from it before free"
+                )));
+            }
+        }
+        let freed = py.detach(|| free(&self.pool, self.ptr, stream));
+        freed.map_err(|error| {
+            // The pool kept the block, so it is still ours to free. Release: pairs with the exchange above.
+            self.state.store(0, Ordering::Release);
+            PyErr::from(error)
+        })
+    }
+
+    /// Lets `stream` use the memory: its later work waits for the block's own stream, and the block's reuse for it.
+    pub fn share_with(&self, py: Python<'_>, stream: Stream) -> PyResult<()> {
+        let shared = py.detach(|| {
+            self.pool.record_stream(self.ptr, stream)?;
+            self.pool.order_streams(self.stream, stream)
+        })?;
+        if shared {
+            Ok(())
+        } else {
+            Err(PyBufferError::new_err(format!(
+                "stream {:#x} or {:#x} is capturing and cannot be ordered; export before the capture, or pass stream=-1",
+                self.stream.0, stream.0
+            )))
+        }
+    }
+
+    /// Counts one more user of the memory, until the result is dropped.
+    pub fn export(self: &Arc<Self>, py: Python<'_>) -> PyResult<Export> {
+        // Acquire: an export sees the block as `alloc` made it. A freed block stays freed.
+        let counted = self
+            .state
+            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| state.checked_add(1));
+        if counted.is_err() {
+            return Err(errors::freed_buffer(py, self.ptr));
+        }
+        Ok(Export(Arc::clone(self)))
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if *self.state.get_mut() != FREED {
+            // Nobody is left to be told; the pool counts a failed free in its statistics.
+            let _ = self.pool.free(self.ptr, None);
+        }
+    }
+}
+
+/// A use of a block by another library.
+pub struct Export(Arc<Block>);
+
+impl Export {
+    pub fn block(&self) -> &Block {
+        &self.0
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // Release: what this use did happens before a free that sees the lower count.
+        self.0.state.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Frees a block. In a forked child, where the driver does not work, that does nothing: the memory is the parent's.
+pub fn free(pool: &AnyPool, ptr: DevicePtr, stream: Option<Stream>) -> Result<(), Error> {
+    match pool.free(ptr, stream) {
+        Err(Error::Forked) => Ok(()),
+        freed => freed,
+    }
+}
+
+/// What a Python class holds: dropped without holding up other Python threads, since that may reach the driver.
+pub struct Detached<T: Send>(ManuallyDrop<T>);
+
+impl<T: Send> Detached<T> {
+    pub fn new(value: T) -> Self {
+        Self(ManuallyDrop::new(value))
+    }
+}
+
+impl<T: Send> Deref for Detached<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: Send> Drop for Detached<T> {
+    fn drop(&mut self) {
+        // SAFETY: `self` is being dropped, so the value is not used again.
+        let value = unsafe { ManuallyDrop::take(&mut self.0) };
+        if interpreter_ended() {
+            drop(value);
+        } else {
+            // Where the thread cannot be attached the closure, and so the value, is dropped all the same.
+            Python::try_attach(move |py| py.detach(move || drop(value)));
+        }
+    }
+}
+
+/// Whether Python code has run for the last time in this process: modules are being torn down, or are gone.
+fn interpreter_ended() -> bool {
+    // SAFETY: may be called at any time, on any thread.
+    unsafe { pyo3::ffi::Py_IsInitialized() == 0 }
+}

@@ -1,0 +1,123 @@
+//! Errors of the crate as Python exceptions: the one place that knows which becomes which.
+
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyModule, PyTuple};
+
+use super::attributes::set_fields;
+use crate::driver::{DevicePtr, DriverError};
+use crate::error::{ConfigError, Error, OutOfMemory};
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        Python::attach(|py| {
+            let message = error.to_string();
+            exception(py, error, message).map_or_else(|failed| failed, Self::from_value)
+        })
+    }
+}
+
+/// The exception of an error, with its numbers as attributes.
+fn exception(py: Python<'_>, error: Error, message: String) -> PyResult<Bound<'_, PyAny>> {
+    let numbers = PyDict::new(py);
+    let class = match error {
+        Error::OutOfMemory(out_of_memory) => {
+            set_fields!(numbers, *out_of_memory => OutOfMemory {
+                requested,
+                device,
+                limit,
+                allocated,
+                pending,
+                reserved,
+                cached,
+                largest_free,
+                device_free,
+                device_total;
+                steps
+            });
+            let steps = steps.into_iter().map(|step| (step.name, step.bytes, step.nanoseconds));
+            numbers.set_item("steps", PyTuple::new(py, steps.collect::<Vec<_>>())?)?;
+            "OutOfMemoryError"
+        }
+        Error::Driver(error) => {
+            set_fields!(numbers, error => DriverError { call, code, name });
+            "DriverError"
+        }
+        Error::TooLarge { requested, most } => {
+            numbers.set_item("requested", requested)?;
+            numbers.set_item("most", most)?;
+            "TooLargeError"
+        }
+        Error::UnknownPointer { addr } => {
+            numbers.set_item("address", addr)?;
+            "InvalidPointerError"
+        }
+        Error::DoubleFree { addr } => {
+            numbers.set_item("address", addr)?;
+            "DoubleFreeError"
+        }
+        Error::InvalidStream { stream, device } => {
+            numbers.set_item("stream", stream)?;
+            numbers.set_item("device", device)?;
+            "StreamError"
+        }
+        Error::NoSuchDevice { device, count } => {
+            numbers.set_item("device", device)?;
+            numbers.set_item("count", count)?;
+            "DeviceError"
+        }
+        Error::Unavailable(_) => "CudaUnavailableError",
+        Error::Forked => "ForkError",
+        Error::TooMany { what } => {
+            numbers.set_item("what", what)?;
+            "TooManyError"
+        }
+        Error::Config(error) => {
+            set_fields!(numbers, error => ConfigError { key, value, allowed });
+            "ConfigError"
+        }
+    };
+    class_named(py, class)?.call((message,), Some(&numbers))
+}
+
+/// The error of a buffer that is used after it was freed.
+pub fn freed_buffer(py: Python<'_>, address: DevicePtr) -> PyErr {
+    let raise = || {
+        let numbers = PyDict::new(py);
+        numbers.set_item("address", address)?;
+        let message = format!("the buffer at {address:#x} was freed; its memory may not be used any more");
+        class_named(py, "InvalidPointerError")?.call((message,), Some(&numbers))
+    };
+    raise().map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// Says, once in a process, that a simulated device was taken because there is no CUDA.
+pub fn warn_simulated(py: Python<'_>, reason: &Error) -> PyResult<()> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // Relaxed: the flag guards nothing but itself.
+    if SAID.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let message =
+        format!("no CUDA device, so the pool's memory is simulated ({reason}); backend=\"sim\" says it is meant");
+    PyErr::warn(
+        py,
+        &class_named(py, "SimulatedDeviceWarning")?,
+        &CString::new(message)?,
+        1,
+    )?;
+    SAID.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// A class of `flagstone.errors`, which is imported when the first error is raised.
+fn class_named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    ERRORS
+        .get_or_try_init(py, || py.import("flagstone.errors").map(Bound::unbind))?
+        .bind(py)
+        .getattr(name)
+}

@@ -1,0 +1,35 @@
+//! The Python extension `flagstone._core`.
+//!
+//! Classes are frozen: what changes is inside the pool, which any thread may use. The interpreter is released around
+//! whatever may reach the driver, and no lock is held while Python runs.
+
+mod args;
+mod attributes;
+mod bench;
+mod block;
+mod buffer;
+mod dlpack;
+mod errors;
+mod info;
+mod pool;
+mod settings;
+mod stats;
+
+use pyo3::pymodule;
+
+/// The compiled part of flagstone. Use it through the package.
+#[pymodule(gil_used = false)]
+mod _core {
+    #[pymodule_export]
+    use super::bench::{time_pairs, time_pairs_behind_holes, time_random};
+    #[pymodule_export]
+    use super::buffer::{BaseBuffer, Buffer, PinnedBuffer};
+    #[pymodule_export]
+    use super::info::{build_info, cuda_device_count, devices};
+    #[pymodule_export]
+    use super::pool::{BasePool, PinnedPool, Pool};
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name for it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

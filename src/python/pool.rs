@@ -1,0 +1,216 @@
+//! Pools as Python objects.
+
+use pyo3::prelude::*;
+
+use super::args::{Address, Amount, Pointer, Size, StreamArg};
+use super::block::{Block, Detached, PoolRef};
+use super::buffer::{Buffer, PinnedBuffer};
+use super::settings::Settings;
+use super::{block, errors, stats};
+use crate::error::Error;
+use crate::registry::{AnyPool, Backend, Memory, cuda_devices};
+
+/// A pool of memory: what `Pool` and `PinnedPool` share. Every method may be called in any thread.
+#[pyclass(module = "flagstone", frozen, subclass, weakref)]
+pub struct BasePool {
+    pool: Detached<PoolRef>,
+}
+
+impl BasePool {
+    /// Makes a pool. `auto` that finds no CUDA warns once in a process.
+    fn open(py: Python<'_>, memory: Memory, device: i32, backend: &str, settings: Settings) -> PyResult<Self> {
+        let asked: Backend = backend.parse().map_err(Error::from)?;
+        let config = settings.config().map_err(Error::from)?;
+        let pool = py.detach(|| AnyPool::open(memory, device, asked, config))?;
+        if asked == Backend::Auto
+            && let Err(reason) = cuda_devices()
+        {
+            errors::warn_simulated(py, &reason)?;
+        }
+        Ok(Self {
+            pool: Detached::new(PoolRef::new(pool)),
+        })
+    }
+
+    /// The pool itself.
+    pub fn pool(&self) -> &PoolRef {
+        &self.pool
+    }
+
+    fn block(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<Block> {
+        Ok(py.detach(|| Block::alloc(self.pool.clone(), nbytes.0, stream.0))?)
+    }
+}
+
+#[pymethods]
+impl BasePool {
+    /// The device's ordinal.
+    #[getter]
+    fn device(&self) -> i32 {
+        self.pool.device()
+    }
+
+    /// `"cuda"`, or `"sim"` for the simulated device.
+    #[getter]
+    fn backend(&self) -> &'static str {
+        self.pool.backend().name()
+    }
+
+    /// The most that the pool may hold from the driver, in bytes; None for no limit but the device.
+    #[getter]
+    fn limit(&self) -> Option<u64> {
+        self.pool.limit()
+    }
+
+    #[setter]
+    fn set_limit(&self, py: Python<'_>, limit: Option<Size>) {
+        py.detach(|| self.pool.set_limit(limit.map(|limit| limit.0)));
+    }
+
+    /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`.
+    #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
+    fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<u64> {
+        Ok(py.detach(|| self.pool.alloc(nbytes.0, stream.0))?)
+    }
+
+    /// Frees what `alloc_raw` returned, ordered on its own stream and, if given, on `stream` too.
+    #[pyo3(signature = (ptr, stream = None))]
+    fn free_raw(&self, py: Python<'_>, ptr: Address, stream: Option<StreamArg>) -> PyResult<()> {
+        Ok(py.detach(|| block::free(self.pool(), ptr.0, stream.map(|stream| stream.0)))?)
+    }
+
+    /// Says that the block is also used on `stream`: after its free it is given out again when that use is done.
+    fn record_stream(&self, py: Python<'_>, block: Pointer, stream: StreamArg) -> PyResult<()> {
+        Ok(py.detach(|| self.pool.record_stream(block.0, stream.0))?)
+    }
+
+    /// Takes memory from the driver until the pool holds at least `nbytes`.
+    fn reserve(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
+        Ok(py.detach(|| self.pool.reserve(nbytes.0))?)
+    }
+
+    /// Gives idle memory back to the driver until the pool holds at most `target` bytes, or no idle memory is left.
+    ///
+    /// Returns the bytes that were given back.
+    #[pyo3(signature = (target = Size(0)), text_signature = "($self, target=0)")]
+    fn trim(&self, py: Python<'_>, target: Size) -> PyResult<u64> {
+        Ok(py.detach(|| self.pool.trim(target.0))?)
+    }
+
+    /// The pool's numbers, as `flagstone.stats.Stats`. Cheap.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        stats::stats(py, &py.detach(|| self.pool.stats()))
+    }
+
+    /// Starts the peaks of `stats` anew from what is held now.
+    fn reset_peak(&self, py: Python<'_>) {
+        py.detach(|| self.pool.reset_peak());
+    }
+
+    /// Every segment with its blocks, as `flagstone.stats.Snapshot`. A full walk: not for hot paths.
+    fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        stats::snapshot(py, &py.detach(|| self.pool.snapshot()))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let pool = slf.get().pool();
+        let stats = slf.py().detach(|| pool.stats());
+        Ok(format!(
+            "<flagstone.{} on {} device {}: {} bytes in {} blocks, {} held>",
+            slf.get_type().name()?,
+            pool.backend().name(),
+            pool.device(),
+            stats.requested_bytes,
+            stats.live_blocks,
+            stats.reserved_bytes,
+        ))
+    }
+}
+
+/// A pool of device memory.
+///
+/// `backend` is "cuda", "sim" (a simulated device in this process) or "auto": cuda where a driver and a device are
+/// there, otherwise sim. The other arguments are keys of the configuration; what is not given comes from
+/// `FLAGSTONE_CONF`. `limit` (the most to hold from the driver) and `reserve` (memory taken at once) are bytes, a
+/// fraction of the device, or text as "2GiB"; `growth` and `magazine` are bytes; `source` is "auto", "vmm" or "slabs".
+#[pyclass(module = "flagstone", extends = BasePool, frozen)]
+pub struct Pool;
+
+#[pymethods]
+impl Pool {
+    #[new]
+    #[pyo3(signature = (
+        device = 0, *, backend = "auto", limit = None, growth = None, magazine = None, source = None, reserve = None,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        py: Python<'_>,
+        device: i32,
+        backend: &str,
+        limit: Option<Amount>,
+        growth: Option<Amount>,
+        magazine: Option<Amount>,
+        source: Option<String>,
+        reserve: Option<Amount>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let settings = Settings {
+            limit,
+            growth,
+            magazine,
+            source,
+            reserve,
+        };
+        let base = BasePool::open(py, Memory::Device, device, backend, settings)?;
+        Ok(PyClassInitializer::from(base).add_subclass(Self))
+    }
+
+    /// Allocates `nbytes` of device memory, to be used on `stream`.
+    ///
+    /// `stream` is None for the legacy default stream, a handle, or an object with `__cuda_stream__`, `cuda_stream`
+    /// (torch) or `ptr` (CuPy). 0 bytes give a buffer of its own.
+    #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
+    fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<Buffer>> {
+        Buffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)
+    }
+}
+
+/// A pool of pinned host memory, which device and host both reach.
+///
+/// The arguments are those of `Pool`; fractions are of the device's memory.
+#[pyclass(module = "flagstone", extends = BasePool, frozen)]
+pub struct PinnedPool;
+
+#[pymethods]
+impl PinnedPool {
+    #[new]
+    #[pyo3(signature = (
+        device = 0, *, backend = "auto", limit = None, growth = None, magazine = None, source = None, reserve = None,
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    fn new(
+        py: Python<'_>,
+        device: i32,
+        backend: &str,
+        limit: Option<Amount>,
+        growth: Option<Amount>,
+        magazine: Option<Amount>,
+        source: Option<String>,
+        reserve: Option<Amount>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let settings = Settings {
+            limit,
+            growth,
+            magazine,
+            source,
+            reserve,
+        };
+        let base = BasePool::open(py, Memory::Pinned, device, backend, settings)?;
+        Ok(PyClassInitializer::from(base).add_subclass(Self))
+    }
+
+    /// Allocates `nbytes` of pinned memory, to be copied from or to on `stream`.
+    #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
+    fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<PinnedBuffer>> {
+        PinnedBuffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)
+    }
+}

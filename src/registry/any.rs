@@ -1,0 +1,347 @@
+//! One type for the pools of every kind of device: what the fronts (Python, the C functions) hold.
+
+use std::str::FromStr;
+
+use crate::config::Config;
+#[cfg(feature = "cuda")]
+use crate::driver::cuda::Cuda;
+use crate::driver::pinned::Pinned;
+use crate::driver::sim::Sim;
+use crate::driver::{DevicePtr, Driver, Properties, Stream};
+#[cfg(not(feature = "cuda"))]
+use crate::error::Unavailable;
+use crate::error::{ConfigError, Error, Result};
+use crate::pool::{Pool, PrivateId};
+use crate::stats::{BlockInfo, Snapshot, Stats};
+
+/// Which kind of device a pool asks for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// A real device where a driver and a device are there, otherwise a simulated one.
+    Auto,
+    /// A real device.
+    Cuda,
+    /// A simulated device in this process.
+    Sim,
+}
+
+impl Backend {
+    /// The name that users give it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cuda => "cuda",
+            Self::Sim => "sim",
+        }
+    }
+
+    /// `Cuda` or `Sim`: what `Auto` means in this process. Loads the driver where there is one.
+    #[must_use]
+    pub fn resolve(self) -> Self {
+        match self {
+            Self::Auto if cuda_devices().is_ok() => Self::Cuda,
+            Self::Auto => Self::Sim,
+            named => named,
+        }
+    }
+}
+
+/// How many CUDA devices there are, at least 1. Loads the driver where there is one.
+///
+/// # Errors
+/// There is no CUDA in this process, and why.
+pub fn cuda_devices() -> Result<i32> {
+    #[cfg(feature = "cuda")]
+    return Ok(Cuda::device_count()?);
+    #[cfg(not(feature = "cuda"))]
+    return Err(Unavailable::NotBuilt.into());
+}
+
+/// The properties of every device.
+///
+/// # Errors
+/// There is no CUDA in this process, or a device cannot be opened.
+pub fn devices(backend: Backend) -> Result<Vec<Properties>> {
+    match backend.resolve() {
+        #[cfg(feature = "cuda")]
+        Backend::Cuda => (0..cuda_devices()?)
+            .map(|ordinal| Ok(Cuda::new(ordinal)?.properties().clone()))
+            .collect(),
+        #[cfg(not(feature = "cuda"))]
+        Backend::Cuda => Err(Unavailable::NotBuilt.into()),
+        Backend::Sim | Backend::Auto => Ok(vec![Sim::default().properties().clone()]),
+    }
+}
+
+impl FromStr for Backend {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        let all = [Self::Auto, Self::Cuda, Self::Sim];
+        all.into_iter()
+            .find(|backend| backend.name() == name)
+            .ok_or_else(|| ConfigError {
+                key: "backend".to_owned(),
+                value: name.to_owned(),
+                allowed: all.map(Self::name).join(", "),
+            })
+    }
+}
+
+/// What a pool gives out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// Memory of the device.
+    Device,
+    /// Pinned host memory, which the device can reach.
+    Pinned,
+}
+
+/// The host's memory in bytes: the most that can be pinned.
+fn host_bytes() -> u64 {
+    // SAFETY: asks for numbers, with names that exist on every Unix that we build for.
+    let (pages, page) = unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+    let known = u64::try_from(pages).and_then(|pages| Ok(pages.saturating_mul(u64::try_from(page)?)));
+    known.unwrap_or(u64::MAX)
+}
+
+/// A pool of any kind of device.
+pub enum AnyPool {
+    /// Memory of a real device.
+    #[cfg(feature = "cuda")]
+    Cuda(Pool<Cuda>),
+    /// Memory of a simulated device.
+    Sim(Pool<Sim>),
+    /// Pinned memory beside a real device.
+    #[cfg(feature = "cuda")]
+    PinnedCuda(Pool<Pinned<Cuda>>),
+    /// Pinned memory beside a simulated device.
+    PinnedSim(Pool<Pinned<Sim>>),
+}
+
+/// Evaluates one expression for the pool of whichever kind.
+macro_rules! each {
+    ($any:expr, $pool:ident => $value:expr) => {
+        match $any {
+            #[cfg(feature = "cuda")]
+            AnyPool::Cuda($pool) => $value,
+            AnyPool::Sim($pool) => $value,
+            #[cfg(feature = "cuda")]
+            AnyPool::PinnedCuda($pool) => $value,
+            AnyPool::PinnedSim($pool) => $value,
+        }
+    };
+}
+
+impl AnyPool {
+    /// A pool of the device with this ordinal. Simulated is device 0 alone, and each pool opened so has its own.
+    ///
+    /// # Errors
+    /// There is no such device or no driver, or the configuration does not fit the device.
+    pub fn open(memory: Memory, device: i32, backend: Backend, config: Config) -> Result<Self> {
+        match backend.resolve() {
+            #[cfg(feature = "cuda")]
+            Backend::Cuda => Self::over_cuda(memory, Cuda::new(device)?, config),
+            #[cfg(not(feature = "cuda"))]
+            Backend::Cuda => Err(Unavailable::NotBuilt.into()),
+            Backend::Sim | Backend::Auto if device == 0 => Self::over_sim(memory, Sim::default(), config),
+            Backend::Sim | Backend::Auto => Err(Error::NoSuchDevice { device, count: 1 }),
+        }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn over_cuda(memory: Memory, driver: Cuda, config: Config) -> Result<Self> {
+        match memory {
+            Memory::Device => Pool::new(driver, config).map(Self::Cuda),
+            Memory::Pinned => Pool::new(Pinned::new(driver, host_bytes()), config).map(Self::PinnedCuda),
+        }
+    }
+
+    /// A pool of a simulated device, which other pools may have too.
+    ///
+    /// # Errors
+    /// The configuration does not fit the device.
+    pub fn over_sim(memory: Memory, driver: Sim, config: Config) -> Result<Self> {
+        match memory {
+            Memory::Device => Pool::new(driver, config).map(Self::Sim),
+            Memory::Pinned => Pool::new(Pinned::new(driver, host_bytes()), config).map(Self::PinnedSim),
+        }
+    }
+
+    /// The kind of device: never `Auto`.
+    #[must_use]
+    pub const fn backend(&self) -> Backend {
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) | Self::PinnedCuda(_) => Backend::Cuda,
+            Self::Sim(_) | Self::PinnedSim(_) => Backend::Sim,
+        }
+    }
+
+    /// What the pool gives out.
+    #[must_use]
+    pub const fn memory(&self) -> Memory {
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => Memory::Device,
+            Self::Sim(_) => Memory::Device,
+            #[cfg(feature = "cuda")]
+            Self::PinnedCuda(_) => Memory::Pinned,
+            Self::PinnedSim(_) => Memory::Pinned,
+        }
+    }
+
+    /// The device's ordinal.
+    #[must_use]
+    pub fn device(&self) -> i32 {
+        each!(self, pool => pool.device())
+    }
+
+    /// The device's memory, in bytes; of a pool of pinned memory the host's.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        each!(self, pool => pool.driver().properties().total_bytes)
+    }
+
+    /// See [`Pool::alloc`].
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    #[inline]
+    pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
+        each!(self, pool => pool.alloc(bytes, stream))
+    }
+
+    /// See [`Pool::free`] and, with a stream, [`Pool::free_on`].
+    ///
+    /// # Errors
+    /// As those.
+    #[inline]
+    pub fn free(&self, ptr: DevicePtr, stream: Option<Stream>) -> Result<()> {
+        match stream {
+            None => each!(self, pool => pool.free(ptr)),
+            Some(stream) => each!(self, pool => pool.free_on(ptr, stream)),
+        }
+    }
+
+    /// See [`Pool::free_sized`].
+    ///
+    /// # Errors
+    /// As [`Pool::free_sized`].
+    #[inline]
+    pub fn free_sized(&self, ptr: DevicePtr, bytes: u64) -> Result<()> {
+        each!(self, pool => pool.free_sized(ptr, bytes))
+    }
+
+    /// See [`Pool::block`].
+    #[must_use]
+    pub fn block(&self, ptr: DevicePtr) -> Option<BlockInfo> {
+        each!(self, pool => pool.block(ptr))
+    }
+
+    /// See [`Pool::keep_stream`].
+    ///
+    /// # Errors
+    /// As [`Pool::keep_stream`].
+    pub fn keep_stream(&self, stream: Stream) -> Result<()> {
+        each!(self, pool => pool.keep_stream(stream))
+    }
+
+    /// See [`Pool::record_stream`].
+    ///
+    /// # Errors
+    /// As [`Pool::record_stream`].
+    pub fn record_stream(&self, ptr: DevicePtr, stream: Stream) -> Result<()> {
+        each!(self, pool => pool.record_stream(ptr, stream))
+    }
+
+    /// See [`Pool::trim`].
+    ///
+    /// # Errors
+    /// As [`Pool::trim`].
+    pub fn trim(&self, target: u64) -> Result<u64> {
+        each!(self, pool => pool.trim(target))
+    }
+
+    /// See [`Pool::reserve`].
+    ///
+    /// # Errors
+    /// As [`Pool::reserve`].
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        each!(self, pool => pool.reserve(bytes))
+    }
+
+    /// See [`Pool::limit`].
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        each!(self, pool => pool.limit())
+    }
+
+    /// See [`Pool::set_limit`].
+    pub fn set_limit(&self, limit: Option<u64>) {
+        each!(self, pool => pool.set_limit(limit));
+    }
+
+    /// See [`Pool::stats`].
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        each!(self, pool => pool.stats())
+    }
+
+    /// See [`Pool::reset_peak`].
+    pub fn reset_peak(&self) {
+        each!(self, pool => pool.reset_peak());
+    }
+
+    /// See [`Pool::snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        each!(self, pool => pool.snapshot())
+    }
+
+    /// See [`Pool::begin_private`].
+    pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
+        each!(self, pool => pool.begin_private(id, filter));
+    }
+
+    /// See [`Pool::end_private`].
+    pub fn end_private(&self, id: PrivateId) {
+        each!(self, pool => pool.end_private(id));
+    }
+
+    /// See [`Pool::release_private`].
+    pub fn release_private(&self, id: PrivateId) {
+        each!(self, pool => pool.release_private(id));
+    }
+
+    /// Makes later work of `consumer` wait for the work that `producer` has so far.
+    ///
+    /// Returns false, with nothing done, where one of the streams is capturing: the wait would become part of the capture.
+    ///
+    /// # Errors
+    /// One of the streams is not live, or a driver call failed.
+    pub fn order_streams(&self, producer: Stream, consumer: Stream) -> Result<bool> {
+        each!(self, pool => order_streams(pool.driver(), producer, consumer))
+    }
+}
+
+fn order_streams(driver: &impl Driver, producer: Stream, consumer: Stream) -> Result<bool> {
+    if producer == consumer || (producer.is_legacy() && consumer.is_legacy()) {
+        return Ok(true);
+    }
+    for stream in [producer, consumer] {
+        // A default stream cannot capture: asking it would be an error while another stream does.
+        if stream.0 > Stream::PER_THREAD.0 && driver.is_capturing(stream)? {
+            return Ok(false);
+        }
+    }
+    let event = driver.event_create()?;
+    let ordered = driver
+        .event_record(event, producer)
+        .and_then(|()| driver.stream_wait(consumer, event));
+    // The driver keeps what was recorded until it is done; the event itself is not needed any more.
+    let destroyed = driver.event_destroy(event);
+    ordered.and(destroyed)?;
+    Ok(true)
+}

@@ -1,0 +1,5 @@
+//! The pools of a process: of any kind of device, and by device.
+
+mod any;
+
+pub use any::{AnyPool, Backend, Memory, cuda_devices, devices};

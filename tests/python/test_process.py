@@ -1,0 +1,103 @@
+"""What a process pays for flagstone, and what happens when it forks or ends."""
+
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+import flagstone
+
+
+def test_importing_touches_no_driver_and_little_else(child):
+    ran = child(
+        "import sys, flagstone\n"
+        "maps = open('/proc/self/maps').read()\n"
+        "assert 'libcuda' not in maps and 'nvidia' not in maps, maps\n"
+        "heavy = {'argparse', 'dataclasses', 'inspect', 'numpy', 'subprocess', 'torch', 'typing'} & sys.modules.keys()\n"
+        "assert not heavy, heavy\n"
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_importing_is_fast():
+    """The time is the customer's demand; the median of differences keeps a busy machine out of it."""
+
+    def seconds(code):
+        timed = f"import time; start = time.perf_counter(); {code}; print(time.perf_counter() - start)"
+        return float(subprocess.check_output([sys.executable, "-c", timed]))
+
+    assert statistics.median(seconds("import flagstone") for _ in range(7)) < 0.05
+
+
+def test_submodules_come_when_asked_for():
+    assert flagstone.stats.Stats.__module__ == "flagstone.stats"
+    with pytest.raises(AttributeError, match="colour"):
+        flagstone.colour  # noqa: B018
+    assert {"torch", "cupy", "Pool"} <= set(dir(flagstone))
+
+
+def test_the_process_ends_quietly_with_live_buffers(child):
+    ran = child(
+        "import flagstone, threading\n"
+        "pool = flagstone.Pool(backend='sim')\n"
+        "pinned = flagstone.PinnedPool(backend='sim')\n"
+        "buffer = pool.alloc(1000)\n"
+        "class Cycle: pass\n"
+        "cycle = Cycle(); cycle.itself = cycle; cycle.buffers = [pinned.alloc(5), pool.alloc(9)]\n"
+        "orphan = flagstone.Pool(backend='sim').alloc(3 << 20)\n"
+        "capsule = pool.alloc(100).__dlpack__()\n"
+        "threading.Thread(target=lambda: [pool.alloc(7) for _ in iter(int, 1)], daemon=True).start()\n"
+        "print('end')\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "end\n", "")
+
+
+def test_atexit_handlers_can_still_allocate(child):
+    ran = child(
+        "import atexit, flagstone\n"
+        "pool = flagstone.Pool(backend='sim')\n"
+        "@atexit.register\n"
+        "def last():\n"
+        "    pool.alloc(100).free()\n"
+        "    print(pool.stats().free_count)\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_frees_nothing_and_cannot_allocate(child):
+    ran = child(
+        "import os, flagstone\n"
+        "pool = flagstone.Pool(backend='sim')\n"
+        "buffer, raw = pool.alloc(1000), pool.alloc_raw(10)\n"
+        "if os.fork() == 0:\n"
+        "    for use in (lambda: pool.alloc(5), lambda: pool.alloc_raw(5)):\n"
+        "        try:\n"
+        "            use()\n"
+        "        except flagstone.ForkError as error:\n"
+        "            assert 'spawn' in str(error)\n"
+        "        else:\n"
+        "            os._exit(1)\n"
+        "    pool.free_raw(raw)\n"
+        "    del buffer\n"
+        "    os._exit(0)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
+        "assert pool.stats().live_blocks == 2\n"
+        "pool.free_raw(raw)\n"
+        "buffer.free()\n"
+        "pool.alloc(5)\n"
+        "print('parent')\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "parent\n", "")
+
+
+def test_every_public_name_is_there_and_documented():
+    for name in flagstone.__all__:
+        value = getattr(flagstone, name)
+        assert name == "__version__" or value.__doc__, name
+    for kind in (flagstone.Pool, flagstone.PinnedPool, flagstone.Buffer, flagstone.PinnedBuffer):
+        for name in dir(kind):
+            if not name.startswith("_"):
+                assert getattr(kind, name).__doc__, f"{kind.__name__}.{name}"
