@@ -64,6 +64,11 @@ pub enum Error {
         /// What there is too much of.
         what: &'static str,
     },
+    /// A fault of flagstone itself: please report it. The request failed; the pool's accounts may be wrong by its size.
+    #[error(
+        "flagstone has a fault: a panic was stopped at its boundary; please report it with the program that shows it"
+    )]
+    Internal,
     /// The configuration is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),

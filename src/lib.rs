@@ -5,6 +5,8 @@ pub mod bytes;
 pub mod config;
 pub mod driver;
 pub mod error;
+#[cfg(all(feature = "trace", not(loom)))]
+pub mod replay;
 pub mod size_class;
 pub mod stats;
 #[cfg(feature = "trace")]
@@ -15,6 +17,8 @@ mod sync;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(all(feature = "python", not(loom)))]
+pub mod capi;
 #[cfg(not(loom))]
 mod metadata;
 #[cfg(not(loom))]

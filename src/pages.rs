@@ -33,6 +33,14 @@ impl From<DriverError> for Refusal {
     }
 }
 
+/// Memory could not be mapped.
+#[derive(Debug)]
+pub(crate) struct Unmapped {
+    pub(crate) refusal: Refusal,
+    /// Mapped, without access, and not to be unmapped at the moment.
+    pub(crate) stuck: Vec<Mapping>,
+}
+
 /// The page layer of one pool.
 pub(crate) struct Pages {
     reserved: AtomicU64,
@@ -117,8 +125,9 @@ impl Pages {
         Ok(())
     }
 
-    /// Maps `bytes` of memory at `addr`: spare handles first, then one new one. All or nothing.
-    pub(crate) fn map(&self, driver: &impl Driver, addr: u64, bytes: u64) -> Result<Vec<Mapping>, Refusal> {
+    /// Maps `bytes` of memory at `addr`: spare handles first, then one new one. All or nothing, unless the driver fails
+    /// twice: then what could not be unmapped again is in the error.
+    pub(crate) fn map(&self, driver: &impl Driver, addr: u64, bytes: u64) -> Result<Vec<Mapping>, Unmapped> {
         let mut handles = self.take_spare(bytes);
         let missing = bytes - handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
         if missing > 0 {
@@ -126,7 +135,10 @@ impl Pages {
                 Ok(handle) => handles.push((missing, handle)),
                 Err(refusal) => {
                     self.put_spare(handles);
-                    return Err(refusal);
+                    return Err(Unmapped {
+                        refusal,
+                        stuck: Vec::new(),
+                    });
                 }
             }
         }
@@ -151,11 +163,11 @@ impl Pages {
         match result {
             Ok(()) => Ok(mappings),
             Err(error) => {
-                for mapping in mappings {
-                    // A handle that cannot even be unmapped stays booked and is abandoned.
-                    let _ = self.unmap(driver, &mapping);
-                }
-                Err(error.into())
+                mappings.retain(|mapping| self.unmap(driver, mapping).is_err());
+                Err(Unmapped {
+                    refusal: error.into(),
+                    stuck: mappings,
+                })
             }
         }
     }

@@ -1,7 +1,12 @@
 //! Reading untrusted traces: no input panics, and what is written is read back.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
 
-use flagstone::trace::{Builder, Trace};
+#[path = "common/random_trace.rs"]
+mod random_trace;
+
+use flagstone::trace::Trace;
 use proptest::prelude::*;
+use random_trace::trace;
 
 /// Starts of every format, so that random bytes reach the readers.
 const STARTS: [&[u8]; 5] = [
@@ -43,25 +48,4 @@ proptest! {
         prop_assert_eq!(read.events(), trace.events());
         prop_assert_eq!((read.has_time(), read.blocks(), read.streams()), (trace.has_time(), trace.blocks(), trace.streams()));
     }
-}
-
-/// Any trace: random calls of a builder, of which it refuses those that cannot have happened.
-fn trace() -> impl Strategy<Value = Trace> {
-    let call = (0..7_u8, 0..12_u32, 0..5000_u64, 0..4_u64, 0..100_u64);
-    (prop::collection::vec(call, 0..60), any::<bool>()).prop_map(|(calls, has_time)| {
-        let mut builder = Builder::new();
-        let mut time = 0;
-        for (call, block, size, stream, step) in calls {
-            time += step;
-            let _ = match call {
-                0 => builder.live(size, stream).map(drop),
-                1 | 2 => builder.alloc(size, stream, time).map(drop),
-                3 => builder.free(block, stream, time),
-                4 => builder.use_on(block, stream, time),
-                5 => builder.use_done(block, stream, time),
-                _ => builder.free_done(block, stream, time),
-            };
-        }
-        builder.finish("random", has_time)
-    })
 }

@@ -342,6 +342,7 @@ impl Inner {
     }
 
     /// Bytes of memory behind all segments.
+    #[cfg(feature = "check")]
     pub(crate) fn held(&self) -> u64 {
         self.regions.iter().map(|region| region.held).sum()
     }

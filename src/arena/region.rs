@@ -77,11 +77,13 @@ pub(crate) struct Growth {
 /// Idle memory that was taken out of the free ranges, to be unmapped (or freed) by the caller.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    block: u32,
+    pub(crate) block: u32,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
     /// Empty for a slab from the driver.
     pub(crate) mappings: Vec<Mapping>,
+    /// Whether it can be used if it cannot be given back.
+    accessible: bool,
 }
 
 /// The segments of one kind.
@@ -90,6 +92,8 @@ pub(crate) struct Region {
     pub(crate) ranges: Ranges,
     pub(crate) segments: Vec<Segment>,
     holes: Vec<u32>,
+    /// Mapped without access after two driver calls had failed, and to be unmapped with the next idle memory.
+    pub(crate) stuck: Vec<Idle>,
     /// Bytes of memory behind the segments.
     pub(crate) held: u64,
 }
@@ -101,6 +105,7 @@ impl Region {
             ranges: Ranges::new(),
             segments: Vec::new(),
             holes: Vec::new(),
+            stuck: Vec::new(),
             held: 0,
         }
     }
@@ -338,8 +343,8 @@ impl Region {
         growth.block
     }
 
-    /// The growth's memory could not be had: everything is as before.
-    pub(crate) fn roll_back(&mut self, blocks: &Blocks, growth: Growth) {
+    /// The growth's memory could not be had: everything is as before, but for mappings that are `stuck`.
+    pub(crate) fn roll_back(&mut self, blocks: &Blocks, growth: Growth, stuck: &[Mapping]) {
         let block = blocks.get(growth.block);
         let before_units = ((growth.addr - block.addr()) / UNIT) as u32;
         let map_units = (growth.bytes / UNIT) as u32;
@@ -355,7 +360,39 @@ impl Region {
         if before_units > 0 {
             self.give(blocks, growth.block);
         }
-        self.give_hole(blocks, hole);
+        for mapping in stuck {
+            hole = self.set_stuck(blocks, hole, *mapping);
+        }
+        if hole != 0 {
+            self.give_hole(blocks, hole);
+        }
+    }
+
+    /// Cuts a mapping that cannot be unmapped out of a busy block, to be tried again; what is behind it, or 0.
+    fn set_stuck(&mut self, blocks: &Blocks, block: u32, mapping: Mapping) -> u32 {
+        let mut part = block;
+        let before_units = ((mapping.addr - blocks.get(block).addr()) / UNIT) as u32;
+        if before_units > 0 {
+            part = self.cut(blocks, block, before_units);
+            self.give_hole(blocks, block);
+        }
+        let units = (mapping.bytes / UNIT) as u32;
+        let rest = if blocks.get(part).units() > units {
+            self.cut(blocks, part, units)
+        } else {
+            0
+        };
+        let segment = blocks.get(part).home.load(Relaxed) as usize;
+        self.segments[segment].mappings.insert(mapping.addr, mapping);
+        self.held += mapping.bytes;
+        self.stuck.push(Idle {
+            block: part,
+            addr: mapping.addr,
+            bytes: mapping.bytes,
+            mappings: vec![mapping],
+            accessible: false,
+        });
+        rest
     }
 
     /// Takes idle memory out of the free ranges: whole mappings (or slabs) up to about `most` bytes, largest ranges
@@ -364,7 +401,7 @@ impl Region {
         let mut free = self.ranges.all(blocks);
         free.sort_by_key(|&index| std::cmp::Reverse(blocks.get(index).units()));
         let mut left = most;
-        let mut idle = Vec::new();
+        let mut idle = std::mem::take(&mut self.stuck);
         for index in free {
             if left == 0 {
                 break;
@@ -394,6 +431,7 @@ impl Region {
                 addr,
                 bytes,
                 mappings: Vec::new(),
+                accessible: true,
             });
         }
         let mut mappings = Vec::new();
@@ -432,6 +470,7 @@ impl Region {
             addr: from,
             bytes,
             mappings,
+            accessible: true,
         })
     }
 
@@ -453,13 +492,20 @@ impl Region {
     }
 
     /// The memory of an idle part stays after all.
-    pub(crate) fn keep(&mut self, blocks: &Blocks, idle: &Idle) {
-        self.give(blocks, idle.block);
+    pub(crate) fn keep(&mut self, blocks: &Blocks, idle: Idle) {
+        if idle.accessible {
+            self.give(blocks, idle.block);
+        } else {
+            self.stuck.push(idle);
+        }
     }
 
     /// Divides an idle part into one for each mapping, each a busy block of its own. What cannot be divided (there are no
     /// records left) stays free instead.
     pub(crate) fn divide(&mut self, blocks: &Blocks, idle: Idle) -> Vec<Idle> {
+        if idle.mappings.len() == 1 {
+            return vec![idle];
+        }
         let mut mappings = idle.mappings;
         mappings.sort_unstable_by_key(|mapping| mapping.addr);
         let mut parts = Vec::with_capacity(mappings.len());
@@ -483,6 +529,7 @@ impl Region {
                 addr: mapping.addr,
                 bytes: mapping.bytes,
                 mappings: vec![mapping],
+                accessible: true,
             });
             block = rest;
         }

@@ -122,6 +122,7 @@ impl<D: Driver> Pool<D> {
                         tally.add(index, state, block.bytes());
                     }
                     State::Unmapped => {}
+                    State::Busy if region.stuck.iter().any(|stuck| stuck.block == index) => {}
                     State::Vacant | State::Busy => return Err(format!("{addr:#x}: {state:?} within a segment")),
                 }
                 if matches!(state, State::Free | State::Unmapped) {

@@ -141,9 +141,10 @@ impl Core {
         block.addr()
     }
 
-    /// Takes a block back into the calling thread's magazine, if that is where it belongs.
+    /// Takes a block back into the calling thread's magazine, if that is where it belongs. A `size` that is not what was
+    /// asked for is counted.
     #[inline(always)]
-    pub(crate) fn free_hit(&self, addr: DevicePtr) -> Freed {
+    pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> Freed {
         let (Some(index), Some(current)) = (self.metadata.find(addr), Current::hot()) else {
             return Freed::Look;
         };
@@ -158,13 +159,21 @@ impl Core {
         if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
             return Freed::Look;
         }
-        cache
-            .counters
-            .free(&self.totals, block.bytes(), block.requested.load(Relaxed));
+        let requested = block.requested.load(Relaxed);
+        self.compare(requested, size);
+        cache.counters.free(&self.totals, block.bytes(), requested);
         if cache.push(block, index) {
             Freed::Done
         } else {
             Freed::Overflow(index)
+        }
+    }
+
+    /// Counts a free whose size is not the block's.
+    #[inline(always)]
+    pub(crate) fn compare(&self, requested: u64, size: Option<u64>) {
+        if size.is_some_and(|size| size != requested) {
+            count(&self.events.wrong_size_frees);
         }
     }
 

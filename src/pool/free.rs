@@ -12,10 +12,11 @@ use crate::thread::Current;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
-    /// [`Pool::free`] for what is not a hit; `also` is a stream whose work so far uses the block too.
+    /// [`Pool::free`] for what is not a hit; `size` is what the caller thinks it is, `also` a stream whose work so far uses
+    /// the block too.
     #[cold]
     #[inline(never)]
-    pub(super) fn free_slow(&self, addr: DevicePtr, also: Option<Stream>) -> Result<()> {
+    pub(super) fn free_slow(&self, addr: DevicePtr, size: Option<u64>, also: Option<Stream>) -> Result<()> {
         if forked() {
             return Err(Error::Forked);
         }
@@ -30,6 +31,7 @@ impl<D: Driver> Pool<D> {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
+        self.core.compare(block.requested.load(Relaxed), size);
         self.core.count_free(block);
         if used {
             let mut uses = self.uses.take(block, index);

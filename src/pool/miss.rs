@@ -9,7 +9,7 @@ use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Span};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{State, Table};
-use crate::pages::Refusal;
+use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use crate::thread::Cache;
@@ -210,8 +210,11 @@ impl<D: Driver> Pool<D> {
             };
             match self.pages.map(&self.driver, growth.addr, growth.bytes) {
                 Ok(mappings) => return Ok(arena.lock(metadata).commit(metadata, growth, &mappings, units)),
-                Err(refusal) => {
-                    arena.lock(metadata).region(kind).roll_back(&metadata.blocks, growth);
+                Err(Unmapped { refusal, stuck }) => {
+                    arena
+                        .lock(metadata)
+                        .region(kind)
+                        .roll_back(&metadata.blocks, growth, &stuck);
                     // What the step adds to the need may be what was too much.
                     if step.is_some() || matches!(refusal, Refusal::Failed(_)) {
                         return Err(refusal);

@@ -29,7 +29,7 @@ use crate::pages::Pages;
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
-use core::{Core, Freed, count};
+use core::{Core, Freed};
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
@@ -126,13 +126,10 @@ impl<D: Driver> Pool<D> {
     /// [`Error::UnknownPointer`] and [`Error::DoubleFree`], which change nothing; [`Error::Forked`].
     #[inline]
     pub fn free(&self, addr: DevicePtr) -> Result<()> {
-        match self.core.free_hit(addr) {
-            Freed::Done => Ok(()),
-            Freed::Overflow(index) => {
-                self.overflow(index);
-                Ok(())
-            }
-            Freed::Look => self.free_slow(addr, None),
+        if self.free_fast(addr, None) {
+            Ok(())
+        } else {
+            self.free_slow(addr, None, None)
         }
     }
 
@@ -141,7 +138,7 @@ impl<D: Driver> Pool<D> {
     /// # Errors
     /// As [`Self::free`], and [`Error::InvalidStream`], which changes nothing.
     pub fn free_on(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        self.free_slow(addr, Some(stream))
+        self.free_slow(addr, None, Some(stream))
     }
 
     /// As [`Self::free`], for callers that pass a size: a wrong one is counted, and the block freed by its own.
@@ -150,20 +147,24 @@ impl<D: Driver> Pool<D> {
     /// As [`Self::free`].
     #[inline]
     pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
-        if let Some(index) = self.core.metadata.find(addr) {
-            // Relaxed: a number to compare.
-            let requested = self
-                .core
-                .metadata
-                .blocks
-                .get(index)
-                .requested
-                .load(std::sync::atomic::Ordering::Relaxed);
-            if requested != bytes {
-                count(&self.core.events.wrong_size_frees);
-            }
+        if self.free_fast(addr, Some(bytes)) {
+            Ok(())
+        } else {
+            self.free_slow(addr, Some(bytes), None)
         }
-        self.free(addr)
+    }
+
+    /// Frees a block that goes into the calling thread's magazine; `false`, with nothing done, for any other pointer.
+    #[inline(always)]
+    pub(crate) fn free_fast(&self, addr: DevicePtr, size: Option<u64>) -> bool {
+        match self.core.free_hit(addr, size) {
+            Freed::Done => true,
+            Freed::Overflow(index) => {
+                self.overflow(index);
+                true
+            }
+            Freed::Look => false,
+        }
     }
 
     /// Says that `stream` uses a block of another stream, from now until the block is freed. What `stream` has been
@@ -224,6 +225,12 @@ impl<D: Driver> Pool<D> {
     /// Changes the limit. Memory above a lower one is kept until [`Self::trim`], but no more is taken.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.pages.set_limit(limit);
+    }
+
+    /// Whether the block at `addr` is one that this pool gave out, live or not.
+    #[inline]
+    pub fn owns(&self, addr: DevicePtr) -> bool {
+        self.core.metadata.find(addr).is_some()
     }
 
     /// The driver that the pool was made with.

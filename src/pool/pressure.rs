@@ -162,7 +162,7 @@ impl<D: Driver> Pool<D> {
                 arena
                     .lock(&self.core.metadata)
                     .region(kind)
-                    .keep(&self.core.metadata.blocks, &part);
+                    .keep(&self.core.metadata.blocks, part);
             }
             return Err(error.into());
         }
@@ -204,7 +204,7 @@ impl<D: Driver> Pool<D> {
                 inner.region(kind).gone(&metadata.blocks, &part);
                 return part.bytes;
             }
-            inner.region(kind).keep(&metadata.blocks, &part);
+            inner.region(kind).keep(&metadata.blocks, part);
             count(&self.core.events.driver_errors);
             return 0;
         }
@@ -218,7 +218,7 @@ impl<D: Driver> Pool<D> {
                 inner.region(kind).gone(&metadata.blocks, &part);
                 bytes += part.bytes;
             } else {
-                inner.region(kind).keep(&metadata.blocks, &part);
+                inner.region(kind).keep(&metadata.blocks, part);
                 count(&self.core.events.driver_errors);
             }
         }

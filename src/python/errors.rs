@@ -71,6 +71,8 @@ fn exception(py: Python<'_>, error: Error, message: String) -> PyResult<Bound<'_
         }
         Error::Unavailable(_) => "CudaUnavailableError",
         Error::Forked => "ForkError",
+        // Not a kind of its own: nothing can be done about it but to report it.
+        Error::Internal => "FlagstoneError",
         Error::TooMany { what } => {
             numbers.set_item("what", what)?;
             "TooManyError"

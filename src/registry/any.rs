@@ -234,6 +234,18 @@ impl AnyPool {
         each!(self, pool => pool.free_sized(ptr, bytes))
     }
 
+    /// See [`Pool::free_fast`].
+    #[inline(always)]
+    pub(crate) fn free_fast(&self, ptr: DevicePtr, bytes: u64) -> bool {
+        each!(self, pool => pool.free_fast(ptr, Some(bytes)))
+    }
+
+    /// See [`Pool::owns`].
+    #[must_use]
+    pub fn owns(&self, ptr: DevicePtr) -> bool {
+        each!(self, pool => pool.owns(ptr))
+    }
+
     /// See [`Pool::block`].
     #[must_use]
     pub fn block(&self, ptr: DevicePtr) -> Option<BlockInfo> {

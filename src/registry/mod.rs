@@ -1,5 +1,6 @@
 //! The pools of a process: of any kind of device, and by device.
 
 mod any;
+pub mod process;
 
 pub use any::{AnyPool, Backend, Memory, cuda_devices, devices};

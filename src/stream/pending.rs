@@ -56,6 +56,7 @@ impl Pending {
     }
 
     /// How many blocks wait.
+    #[cfg(feature = "check")]
     pub(crate) fn len(&self) -> usize {
         self.left.len() + self.aside.len()
     }

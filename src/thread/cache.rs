@@ -16,7 +16,7 @@
 use super::barrier;
 use super::counters::Counters;
 use crate::freelist::{Links, TakeAll};
-use crate::metadata::{Block, Blocks, State};
+use crate::metadata::{Block, Blocks};
 use crate::size_class::{self, CLASS_MAX};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -235,7 +235,7 @@ impl Cache {
         for head in self.heads.iter().chain(self.large.iter().map(|large| &large.head)) {
             let mut index = head.load(Relaxed);
             while index != 0 {
-                debug_assert_eq!(blocks.get(index).state(), State::Cached);
+                debug_assert_eq!(blocks.get(index).state(), crate::metadata::State::Cached);
                 each(index);
                 index = blocks.link(index).load(Relaxed);
             }
@@ -263,6 +263,7 @@ fn append(blocks: &Blocks, first: u32, second: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::State;
     use std::sync::atomic::AtomicBool;
 
     fn block(blocks: &Blocks, units: u32) -> u32 {

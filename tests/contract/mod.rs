@@ -1,5 +1,7 @@
 //! What every kind of pool must do, whatever its driver and its source of memory: one function for each rule.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the report
+
 use flagstone::config::{Config, Source};
 use flagstone::driver::{Driver, Stream};
 use flagstone::{BlockState, Error, Pool};

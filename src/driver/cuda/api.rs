@@ -76,6 +76,7 @@ table! {
         "cuMemFree_v2" cuMemFree(address: CUdeviceptr);
         "cuMemHostAlloc" cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
         "cuMemFreeHost" cuMemFreeHost(address: *mut c_void);
+        "cuStreamCreate" cuStreamCreate(stream: *mut CUstream, flags: c_uint);
         "cuStreamIsCapturing" cuStreamIsCapturing(stream: CUstream, status: *mut u32);
         "cuStreamWaitEvent" cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
         "cuEventCreate" cuEventCreate(event: *mut CUevent, flags: c_uint);

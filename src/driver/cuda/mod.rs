@@ -27,6 +27,8 @@ use crate::error::{Error, Result, Unavailable};
 const EVENT_DISABLE_TIMING: c_uint = 2;
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context, so for every device.
 const HOST_PORTABLE: c_uint = 1;
+/// `CU_STREAM_NON_BLOCKING`: the stream does not wait for the legacy one.
+const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_STATUS_NONE`. A capture that has failed lasts until it is ended, so it is not none.
 const CAPTURE_NONE: u32 = 0;
 /// The granularity told where there is no virtual memory management, in bytes.
@@ -83,6 +85,18 @@ impl Cuda {
             properties,
             pages,
         })
+    }
+
+    /// A new stream that does not wait for the legacy one. It lives as long as the device's primary context.
+    ///
+    /// # Errors
+    /// The driver call that failed.
+    pub fn make_stream(&self) -> DriverResult<Stream> {
+        let _entered = self.context.enter_relaxed()?;
+        let mut stream: CUstream = core::ptr::null_mut();
+        // SAFETY: the stream is written to a local.
+        unsafe { self.api().cuStreamCreate(&mut stream, STREAM_NON_BLOCKING)? };
+        Ok(Stream(stream as usize))
     }
 
     const fn api(&self) -> &'static Api {

@@ -259,6 +259,18 @@ mod tests {
     }
 
     #[test]
+    fn work_lasts_until_its_moment_and_takes_no_longer_when_it_starts_late() {
+        let (device, stream, event) = scene();
+        for (before, until, done) in [(20, 70, 70), (20, 80, 90), (10, 120, 120)] {
+            device.launch(stream, Work::new().takes(before)).expect("a launch");
+            device.launch(stream, Work::new().until(until)).expect("a launch");
+            device.event_record(event, stream).expect("a record");
+            device.event_synchronize(event).expect("done");
+            assert_eq!(device.now_ns(), done);
+        }
+    }
+
+    #[test]
     fn held_work_is_done_after_the_hold_and_awaiting_it_is_a_deadlock() {
         let (device, stream, event) = scene();
         device.event_record(event, stream).expect("a record");

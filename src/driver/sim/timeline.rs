@@ -79,7 +79,7 @@ impl StreamState {
         let Queued { at, op } = self.queue.front()?;
         let start = self.ready_at.max(*at);
         match op {
-            Op::Work(work) => Some(start.saturating_add(work.duration_ns)),
+            Op::Work(work) => Some(start.saturating_add(work.duration_ns).max(work.until_ns)),
             Op::Record { not_before, .. } => Some(start.max(*not_before)),
             Op::Wait(record) => record.done_at.get().map(|&done| start.max(done)),
             Op::Gate { opened_at } => opened_at.map(|opened| start.max(opened)),

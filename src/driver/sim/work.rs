@@ -20,6 +20,7 @@ use super::{Call, Code, CuResult, Violation};
 pub struct Work {
     pub(super) touched: Vec<Access>,
     pub(super) duration_ns: u64,
+    pub(super) until_ns: u64,
     pub(super) effects: Vec<Effect>,
 }
 
@@ -61,6 +62,13 @@ impl Work {
     #[must_use]
     pub fn takes(mut self, ns: u64) -> Self {
         self.duration_ns = ns;
+        self
+    }
+
+    /// It is done at that moment of the device's clock at the earliest.
+    #[must_use]
+    pub fn until(mut self, ns: u64) -> Self {
+        self.until_ns = ns;
         self
     }
 
@@ -113,6 +121,7 @@ impl std::fmt::Debug for Work {
         f.debug_struct("Work")
             .field("touched", &self.touched)
             .field("duration_ns", &self.duration_ns)
+            .field("until_ns", &self.until_ns)
             .field("effects", &self.effects.len())
             .finish()
     }

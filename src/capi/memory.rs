@@ -1,0 +1,78 @@
+//! Allocation and free.
+
+use super::error::{call, keep, quietly};
+use super::throw;
+use crate::driver::{DevicePtr, Stream};
+use crate::error::{Error, Result};
+use crate::registry::process;
+use std::ffi::{c_int, c_void};
+
+#[inline(always)]
+fn alloc(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
+    call(|| {
+        let addr = process::pool(device)?.alloc(size as u64, Stream(stream.addr()))?;
+        Ok(std::ptr::with_exposed_provenance_mut(addr as usize))
+    })
+}
+
+/// `size` bytes of `device` for use on `stream`, aligned to 512 bytes; null on failure, never for size 0.
+///
+/// For memory pool sources, CuPy and ctypes.
+///
+/// # Safety
+/// `stream` must be a live stream handle of the device, or one of the default streams' (0, 1, 2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    match alloc(size, device, stream) {
+        Ok(addr) => addr,
+        Err(error) => {
+            keep(error);
+            std::ptr::null_mut()
+        }
+    }
+}
+
+/// As [`flagstone_alloc`], but throws torch's own error on failure: `c10::OutOfMemoryError`, so that Python sees
+/// `torch.OutOfMemoryError`. Only for torch's pluggable allocator, which would wrap a null pointer into a tensor.
+///
+/// # Safety
+/// As [`flagstone_alloc`]; and the caller must be C++ that expects exceptions.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let prepared = match alloc(size, device, stream) {
+        Ok(addr) => return addr,
+        Err(error) => throw::prepare(error),
+    };
+    // Nothing that needs dropping is alive any more.
+    match prepared {
+        // SAFETY: the caller expects exceptions, and this frame holds nothing that needs dropping.
+        Some(prepared) => unsafe { prepared.throw() },
+        None => std::ptr::null_mut(),
+    }
+}
+
+/// Gives a block back. Null is ignored; a pointer that is not a live block is counted and nothing is done. `size` is only
+/// compared, and `stream` ignored: torch passes the stream of the allocation, which may be dead by now.
+///
+/// # Safety
+/// Nothing may use the block but work that was given to its stream, or to streams recorded for it, before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn flagstone_free(ptr: *mut c_void, size: usize, device: c_int, _stream: *mut c_void) {
+    let (addr, bytes) = (ptr.addr() as u64, size as u64);
+    quietly(|| match process::existing(device) {
+        Some(pool) if pool.free_fast(addr, bytes) => Ok(()),
+        _ => free_slow(addr, bytes, device),
+    });
+}
+
+#[cold]
+fn free_slow(addr: DevicePtr, bytes: u64, device: c_int) -> Result<()> {
+    if addr == 0 {
+        return Ok(());
+    }
+    // A foreign pointer is counted by the pool that it was meant for.
+    match process::owner(addr, device).or_else(|| process::existing(device)) {
+        Some(pool) => pool.free_sized(addr, bytes),
+        None => Err(Error::UnknownPointer { addr }),
+    }
+}

@@ -1,0 +1,105 @@
+//! The process's pools, one for each device, which the exported C functions use. Made at first use, never dropped: blocks
+//! are freed after the interpreter has ended, and nothing is torn down at exit.
+
+use super::any::{AnyPool, Backend, Memory};
+use crate::config::Config;
+use crate::driver::DevicePtr;
+use crate::error::{ConfigError, Error, Result};
+use crate::sync::lock;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The most devices that a process can have pools of.
+const DEVICES: usize = 64;
+
+static POOLS: [AtomicPtr<AnyPool>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
+static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+
+/// What the process's pools are made with.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Whose memory.
+    pub backend: Backend,
+    /// How.
+    pub config: Config,
+}
+
+/// Sets what the process's pools are made with. The same settings may be set again.
+///
+/// # Errors
+/// [`Error::Config`] when other settings are in force already.
+pub fn configure(settings: Settings) -> Result<()> {
+    let mut current = lock(&SETTINGS);
+    match &*current {
+        Some(known) if *known != settings => Err(Error::Config(ConfigError {
+            key: "settings".to_owned(),
+            value: format!("{settings:?}"),
+            allowed: format!("what this process set first: {known:?}"),
+        })),
+        _ => {
+            *current = Some(settings);
+            Ok(())
+        }
+    }
+}
+
+/// The pool of a device, made if there is none. Without [`configure`] it is one of the real device, with the settings of
+/// `FLAGSTONE_CONF`.
+///
+/// # Errors
+/// There is no such device, or no driver, or the settings are not valid.
+#[inline]
+pub fn pool(device: i32) -> Result<&'static AnyPool> {
+    match existing(device) {
+        Some(pool) => Ok(pool),
+        None => open(device),
+    }
+}
+
+/// The pool of a device, if it was made.
+#[inline]
+pub fn existing(device: i32) -> Option<&'static AnyPool> {
+    let slot = POOLS.get(usize::try_from(device).ok()?)?;
+    // Acquire: the pool is read through the pointer.
+    let pool = slot.load(Ordering::Acquire);
+    // SAFETY: pools are leaked on purpose and never freed.
+    (!pool.is_null()).then(|| unsafe { &*pool })
+}
+
+/// All pools that were made.
+pub fn all() -> impl Iterator<Item = &'static AnyPool> {
+    (0..DEVICES as i32).filter_map(existing)
+}
+
+/// The pool that gave out the block at `addr`, looking at the one of `device` first.
+#[inline]
+pub fn owner(addr: DevicePtr, device: i32) -> Option<&'static AnyPool> {
+    let first = existing(device).filter(|pool| pool.owns(addr));
+    first.or_else(|| all().find(|pool| pool.owns(addr)))
+}
+
+#[cold]
+fn open(device: i32) -> Result<&'static AnyPool> {
+    let count = DEVICES as i32;
+    let slot = usize::try_from(device).ok().and_then(|device| POOLS.get(device));
+    let slot = slot.ok_or(Error::NoSuchDevice { device, count })?;
+    // One at a time: two pools of one device would share its limit unknowingly.
+    let mut current = lock(&SETTINGS);
+    if let Some(pool) = existing(device) {
+        return Ok(pool);
+    }
+    let settings = match &*current {
+        Some(settings) => settings.clone(),
+        None => Settings {
+            backend: Backend::Cuda,
+            config: Config::from_env()?,
+        },
+    };
+    let pool = AnyPool::open(Memory::Device, device, settings.backend, settings.config.clone())?;
+    *current = Some(settings);
+    let pool = Box::leak(Box::new(pool));
+    // Release: whoever reads the pointer sees the pool.
+    slot.store(pool, Ordering::Release);
+    Ok(pool)
+}

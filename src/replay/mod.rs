@@ -1,0 +1,63 @@
+//! Replays traces: on a pool, and on models of other allocators.
+//!
+//! A trace says when blocks are allocated, used on other streams and freed. A replay makes the same calls in the same order,
+//! with the device's clock set to the trace's, and reports what they cost.
+
+mod bill;
+mod blocks;
+mod caching;
+mod clock;
+mod device;
+mod freers;
+mod metered;
+mod model;
+mod report;
+mod run;
+mod schedule;
+mod series;
+mod stopwatch;
+
+pub use device::{ReplayDevice, simulated_device};
+pub use metered::Metered;
+pub use model::Model;
+pub use report::Report;
+pub use run::replay;
+pub use series::Sample;
+
+use std::time::Duration;
+
+/// How a trace is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// How often; blocks that are live at the end of a pass are freed there. 0 counts as 1.
+    pub passes: u32,
+    /// How much later than it was recorded an event completes at the earliest, in the trace's time; a trace without time
+    /// counts 5 microseconds for each event. Only simulated devices follow it.
+    pub lag: Duration,
+    /// Threads in use: with more than one, the first allocates and the others free in turn, each call awaited before the
+    /// next. 0 counts as 1.
+    pub threads: usize,
+    /// Whether each block that is given out is checked against the work of other streams (simulated devices only).
+    pub verify: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            passes: 1,
+            lag: Duration::from_millis(5),
+            threads: 1,
+            verify: true,
+        }
+    }
+}
+
+impl Options {
+    fn passes(&self) -> u32 {
+        self.passes.max(1)
+    }
+
+    fn lag_ns(&self) -> u64 {
+        u64::try_from(self.lag.as_nanos()).unwrap_or(u64::MAX)
+    }
+}

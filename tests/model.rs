@@ -1,0 +1,298 @@
+//! Random operations against a naive reference, on simulated memory whose every byte is looked at.
+//!
+//! Each block is filled with its own stamp by work on its stream, and compared in full before it is freed. The device checks
+//! that no block is given out while another stream may still use it, and that nothing in use is unmapped.
+
+use flagstone::config::{Config, Source};
+use flagstone::driver::Stream;
+use flagstone::driver::sim::{Call, Code, Device, Fault, Options, Sim, StreamKind, Work};
+use flagstone::{Error, Pool};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const CAPACITY: u64 = 96 << 20;
+const STREAMS: usize = 3;
+
+#[derive(Debug, Clone)]
+enum Action {
+    Alloc { bytes: u64, stream: usize },
+    Free { which: usize },
+    FreeOn { which: usize, stream: usize },
+    Use { which: usize, stream: usize },
+    FreeAgain { which: usize },
+    Advance { microseconds: u64 },
+    Trim { target: u64 },
+    Limit { bytes: Option<u64> },
+    Fail { call: usize, count: u64 },
+}
+
+fn sizes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0u64..20_000,
+        2 => 0u64..1 << 20,
+        2 => (1u64 << 20)..12 << 20,
+        1 => (12u64 << 20)..64 << 20,
+        1 => prop::sample::select(vec![0, 512, 16 << 10, (16 << 10) + 1, 1 << 20, (1 << 20) + 1, 2 << 20]),
+    ]
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        10 => (sizes(), 0..STREAMS).prop_map(|(bytes, stream)| Action::Alloc { bytes, stream }),
+        7 => any::<usize>().prop_map(|which| Action::Free { which }),
+        1 => (any::<usize>(), 0..STREAMS).prop_map(|(which, stream)| Action::FreeOn { which, stream }),
+        2 => (any::<usize>(), 0..STREAMS).prop_map(|(which, stream)| Action::Use { which, stream }),
+        1 => any::<usize>().prop_map(|which| Action::FreeAgain { which }),
+        2 => (0u64..400).prop_map(|microseconds| Action::Advance { microseconds }),
+        1 => (0u64..CAPACITY).prop_map(|target| Action::Trim { target }),
+        1 => prop::option::of(0u64..CAPACITY).prop_map(|bytes| Action::Limit { bytes }),
+        1 => (0..FAILING.len(), 1u64..4).prop_map(|(call, count)| Action::Fail { call, count }),
+    ];
+    prop::collection::vec(action, 1..120)
+}
+
+/// Calls that are made to fail now and then.
+const FAILING: [Call; 9] = [
+    Call::MemCreate,
+    Call::MemMap,
+    Call::MemSetAccess,
+    Call::MemUnmap,
+    Call::MemAlloc,
+    Call::MemAddressReserve,
+    Call::EventCreate,
+    Call::EventRecord,
+    Call::CtxSynchronize,
+];
+
+/// A block as the reference knows it.
+#[derive(Debug, Clone)]
+struct Block {
+    bytes: u64,
+    stamp: u8,
+    stream: usize,
+}
+
+struct Model {
+    pool: Pool<Sim>,
+    sim: Sim,
+    streams: Vec<Stream>,
+    live: BTreeMap<u64, Block>,
+    freed: Vec<u64>,
+    stamp: u8,
+}
+
+impl Model {
+    fn new(source: Source, magazine: u64) -> Self {
+        let sim = Sim::new(Options {
+            capacity: CAPACITY,
+            lag_ns: 20_000,
+            ..Options::default()
+        });
+        let mut config = Config::default();
+        (config.source, config.magazine) = (source, magazine);
+        let pool = Pool::new(sim.clone(), config).expect("a pool");
+        let mut streams = vec![Stream::LEGACY];
+        for _ in 1..STREAMS {
+            streams.push(sim.stream_create(StreamKind::NonBlocking).expect("a stream"));
+        }
+        // One stream's handle stays good, the other's may die.
+        pool.keep_stream(streams[1]).expect("live");
+        Self {
+            pool,
+            sim,
+            streams,
+            live: BTreeMap::new(),
+            freed: Vec::new(),
+            stamp: 0,
+        }
+    }
+
+    fn pick(&self, which: usize) -> Option<u64> {
+        let place = which.checked_rem(self.live.len())?;
+        self.live.keys().nth(place).copied()
+    }
+
+    fn step(&mut self, action: &Action) {
+        match *action {
+            Action::Alloc { bytes, stream } => self.alloc(bytes, stream),
+            Action::Free { which } => {
+                if let Some(addr) = self.pick(which) {
+                    let block = self.compare(addr);
+                    // The last work on the block's own stream: may be under way when the block is freed.
+                    self.launch(block.stream, addr, block.bytes);
+                    self.pool.free(addr).expect("live");
+                    self.forget(addr);
+                }
+            }
+            Action::FreeOn { which, stream } => {
+                if let Some(addr) = self.pick(which) {
+                    let block = self.compare(addr);
+                    self.launch(stream, addr, block.bytes);
+                    self.pool.free_on(addr, self.streams[stream]).expect("live");
+                    self.forget(addr);
+                }
+            }
+            Action::Use { which, stream } => {
+                if let Some(addr) = self.pick(which) {
+                    let block = self.compare(addr);
+                    self.pool.record_stream(addr, self.streams[stream]).expect("live");
+                    self.launch(stream, addr, block.bytes);
+                }
+            }
+            Action::FreeAgain { which } => {
+                if let Some(place) = which.checked_rem(self.freed.len()) {
+                    let addr = self.freed[place];
+                    if !self.live.contains_key(&addr) {
+                        let error = self.pool.free(addr).expect_err("it is free");
+                        assert!(
+                            matches!(error, Error::DoubleFree { .. } | Error::UnknownPointer { .. }),
+                            "{error}"
+                        );
+                    }
+                }
+            }
+            Action::Advance { microseconds } => self.sim.advance(microseconds * 1000),
+            Action::Trim { target } => drop(self.pool.trim(target)),
+            Action::Limit { bytes } => self.pool.set_limit(bytes),
+            Action::Fail { call, count } => {
+                self.sim.fail(Fault::nth(FAILING[call], count, Code::OUT_OF_MEMORY));
+            }
+        }
+    }
+
+    fn alloc(&mut self, bytes: u64, stream: usize) {
+        let before = self.pool.stats();
+        match self.pool.alloc(bytes, self.streams[stream]) {
+            Ok(addr) => {
+                let size = self.pool.block(addr).expect("live").bytes;
+                let (below, above) = (self.live.range(..addr).next_back(), self.live.range(addr..).next());
+                assert!(
+                    below.is_none_or(|(&start, block)| start + block.bytes.max(1) <= addr),
+                    "overlaps {below:x?}"
+                );
+                assert!(
+                    above.is_none_or(|(&start, _)| addr + size <= start),
+                    "overlaps {above:x?}"
+                );
+                if let Err(violation) = self.sim.check_handout(addr, size, self.streams[stream]) {
+                    panic!("{violation}");
+                }
+                self.stamp = self.stamp.wrapping_add(1);
+                self.live.insert(
+                    addr,
+                    Block {
+                        bytes,
+                        stamp: self.stamp,
+                        stream,
+                    },
+                );
+                if bytes > 0 {
+                    let work = Work::new().fills(addr, bytes, self.stamp).takes(5000);
+                    self.sim.launch(self.streams[stream], work).expect("launched");
+                }
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::OutOfMemory(_) | Error::Driver(_)), "{error}");
+                let after = self.pool.stats();
+                assert_eq!(
+                    (before.live_blocks, before.allocated_bytes),
+                    (after.live_blocks, after.allocated_bytes)
+                );
+            }
+        }
+    }
+
+    /// Work that reads the block and takes a while.
+    fn launch(&self, stream: usize, addr: u64, bytes: u64) {
+        if bytes > 0 {
+            let work = Work::new().reads(addr, bytes).takes(50_000);
+            self.sim.launch(self.streams[stream], work).expect("launched");
+        }
+    }
+
+    /// Waits for the block's stream and compares the whole block with its stamp.
+    fn compare(&self, addr: u64) -> Block {
+        let block = self.live[&addr].clone();
+        if block.bytes > 0 {
+            self.sim
+                .stream_synchronize(self.streams[block.stream])
+                .expect("its work ends");
+            let mut bytes = vec![0; block.bytes as usize];
+            self.sim.read(addr, &mut bytes).expect("readable");
+            let wrong = bytes.iter().position(|&byte| byte != block.stamp);
+            assert_eq!(wrong, None, "{addr:#x} of {block:?} was written by another");
+        }
+        block
+    }
+
+    fn forget(&mut self, addr: u64) {
+        self.live.remove(&addr);
+        self.freed.push(addr);
+    }
+
+    fn verify(&self) {
+        if let Err(fault) = self.pool.check() {
+            panic!("{fault}\n{}", self.pool.stats());
+        }
+        let stats = self.pool.stats();
+        assert_eq!(stats.live_blocks as usize, self.live.len());
+        assert_eq!(
+            stats.requested_bytes,
+            self.live.values().map(|block| block.bytes).sum::<u64>()
+        );
+        assert!(stats.reserved_bytes <= CAPACITY);
+        let violations: &[_] = &self.sim.violations();
+        assert!(violations.is_empty(), "{violations:?}");
+    }
+}
+
+fn run(source: Source, magazine: u64, actions: &[Action]) {
+    let mut model = Model::new(source, magazine);
+    for action in actions {
+        model.step(action);
+        model.verify();
+    }
+    model.sim.clear_faults();
+    model.pool.set_limit(None);
+    let blocks: Vec<u64> = model.live.keys().copied().collect();
+    for addr in blocks {
+        model.compare(addr);
+        model.pool.free(addr).expect("live");
+        model.forget(addr);
+    }
+    model.pool.trim(0).expect("the device can be waited for");
+    model.verify();
+    assert_eq!(model.pool.stats().reserved_bytes, 0, "memory was lost");
+    let sim: Sim = model.sim.clone();
+    drop(model);
+    let device: &Device = &sim;
+    assert_eq!(
+        device.usage().physical_bytes,
+        0,
+        "the device still holds memory of a pool that is gone"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn virtual_memory_agrees_with_the_reference(actions in actions()) {
+        run(Source::VirtualMemory, 64 << 20, &actions);
+    }
+
+    #[test]
+    fn slabs_agree_with_the_reference(actions in actions()) {
+        run(Source::Slabs, 64 << 20, &actions);
+    }
+
+    #[test]
+    fn tiny_magazines_agree_with_the_reference(actions in actions()) {
+        run(Source::VirtualMemory, 64 << 10, &actions);
+    }
+
+    #[test]
+    fn no_magazines_agree_with_the_reference(actions in actions()) {
+        run(Source::VirtualMemory, 0, &actions);
+    }
+}
