@@ -20,8 +20,8 @@ const FREED: usize = usize::MAX;
 pub struct PoolRef(Arc<AnyPool>);
 
 impl PoolRef {
-    pub fn new(pool: AnyPool) -> Self {
-        Self(Arc::new(pool))
+    pub fn new(pool: impl Into<Arc<AnyPool>>) -> Self {
+        Self(pool.into())
     }
 }
 

@@ -12,6 +12,7 @@ mod dlpack;
 mod errors;
 mod info;
 mod pool;
+mod process;
 mod settings;
 mod stats;
 
@@ -28,6 +29,8 @@ mod _core {
     use super::info::{build_info, cuda_device_count, devices};
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
+    #[pymodule_export]
+    use super::process::{configure, last_error, process_pool, torch_error};
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

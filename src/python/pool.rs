@@ -1,5 +1,7 @@
 //! Pools as Python objects.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
 
 use super::args::{Address, Amount, Pointer, Size, StreamArg};
@@ -30,6 +32,13 @@ impl BasePool {
         Ok(Self {
             pool: Detached::new(PoolRef::new(pool)),
         })
+    }
+
+    /// A pool that is there already.
+    pub fn of(pool: Arc<AnyPool>) -> Self {
+        Self {
+            pool: Detached::new(PoolRef::new(pool)),
+        }
     }
 
     /// The pool itself.

@@ -7,8 +7,8 @@ use crate::driver::DevicePtr;
 use crate::error::{ConfigError, Error, Result};
 use crate::sync::lock;
 use std::ptr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// The most devices that a process can have pools of.
 const DEVICES: usize = 64;
@@ -67,6 +67,19 @@ pub fn existing(device: i32) -> Option<&'static AnyPool> {
     (!pool.is_null()).then(|| unsafe { &*pool })
 }
 
+/// The pool of a device, made if there is none, to be held like any other.
+///
+/// # Errors
+/// As [`pool`].
+pub fn shared(device: i32) -> Result<Arc<AnyPool>> {
+    let pool: *const AnyPool = pool(device)?;
+    // SAFETY: made by `Arc::into_raw` in `open`; the count that `open` leaked keeps it alive while we add ours.
+    unsafe {
+        Arc::increment_strong_count(pool);
+        Ok(Arc::from_raw(pool))
+    }
+}
+
 /// All pools that were made.
 pub fn all() -> impl Iterator<Item = &'static AnyPool> {
     (0..DEVICES as i32).filter_map(existing)
@@ -98,8 +111,9 @@ fn open(device: i32) -> Result<&'static AnyPool> {
     };
     let pool = AnyPool::open(Memory::Device, device, settings.backend, settings.config.clone())?;
     *current = Some(settings);
-    let pool = Box::leak(Box::new(pool));
+    let pool = Arc::into_raw(Arc::new(pool));
     // Release: whoever reads the pointer sees the pool.
-    slot.store(pool, Ordering::Release);
-    Ok(pool)
+    slot.store(pool.cast_mut(), Ordering::Release);
+    // SAFETY: the count of `into_raw` is never given back.
+    Ok(unsafe { &*pool })
 }

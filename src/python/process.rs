@@ -1,0 +1,50 @@
+//! The process's pools, which the exported C functions use, as Python sees them.
+
+use pyo3::prelude::*;
+
+use super::pool::{BasePool, Pool};
+use crate::capi::{self, Throws};
+use crate::config::Config;
+use crate::error::Error;
+use crate::registry::{Backend, process};
+
+/// Sets what the process's pools are made with: `backend` as for `Pool`, `conf` as `key:value,key:value` over what
+/// `FLAGSTONE_CONF` says. Without it they are of the real device. The same settings may be set again.
+///
+/// Raises `ConfigError` when other settings are in force.
+#[pyfunction]
+#[pyo3(signature = (backend = "auto", conf = ""))]
+pub fn configure(backend: &str, conf: &str) -> PyResult<()> {
+    let backend: Backend = backend.parse().map_err(Error::from)?;
+    let mut config = Config::from_env().map_err(Error::from)?;
+    config.update(conf).map_err(Error::from)?;
+    Ok(process::configure(process::Settings {
+        backend: backend.resolve(),
+        config,
+    })?)
+}
+
+/// The process's pool of a device: what the exported C functions allocate from. Made if there is none; never dropped.
+#[pyfunction]
+#[pyo3(signature = (device = 0))]
+pub fn process_pool(py: Python<'_>, device: i32) -> PyResult<Py<Pool>> {
+    let pool = py.detach(|| process::shared(device))?;
+    Py::new(py, (Pool, BasePool::of(pool)))
+}
+
+/// What failed last in an exported C function that this thread called, as an exception, taken out; None if nothing did.
+#[pyfunction]
+pub fn last_error(py: Python<'_>) -> Option<PyErr> {
+    py.detach(capi::last_error).map(PyErr::from)
+}
+
+/// What a failed allocation in torch becomes in this process: "OutOfMemoryError", "RuntimeError", or None while torch is
+/// not loaded.
+#[pyfunction]
+pub fn torch_error() -> Option<&'static str> {
+    match capi::throws() {
+        Throws::OutOfMemoryError => Some("OutOfMemoryError"),
+        Throws::RuntimeError => Some("RuntimeError"),
+        Throws::Nothing => None,
+    }
+}
