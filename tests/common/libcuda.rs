@@ -30,13 +30,9 @@ pub fn with_driver<F: FnOnce()>(library: &Library, settings: &[(&str, &str)], bo
     if env::var_os(CHILD).is_some() {
         return body();
     }
-    let path = type_name::<F>();
-    let name = path
-        .trim_end_matches("::{{closure}}")
-        .split_once("::")
-        .expect("closures are in a test")
-        .1;
-    let folder = library.folder(name);
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    let name = path.split_once("::").expect("closures are in a test").1;
+    let folder = library.folder(path);
     let child = Command::new(env::current_exe().expect("the test's file"))
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
@@ -53,14 +49,16 @@ pub fn with_driver<F: FnOnce()>(library: &Library, settings: &[(&str, &str)], bo
 }
 
 impl Library {
-    /// A folder for `LD_LIBRARY_PATH` that has the library under the names that are tried first and last.
+    /// A folder for `LD_LIBRARY_PATH` (so without a colon) that has the library under the names that are tried first and last.
     fn folder(&self, test: &str) -> PathBuf {
         let bytes = match self {
             Self::Simulated => None,
             Self::Without(symbols) => Some(without(symbols)),
             Self::Broken => Some(b"not a library".to_vec()),
         };
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libcuda").join(test);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .join("libcuda")
+            .join(test.replace("::", "-"));
         fs::create_dir_all(&folder).expect("a folder under the target folder");
         for name in ["libcuda.so", "libcuda.so.1"] {
             let file = folder.join(name);

@@ -1,8 +1,9 @@
 //! Functions that the real library does not have: a test in the same process counts calls and makes them fail.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use crate::calls::{self, Fault};
+use crate::state::machine;
 
 /// Makes the `nth` next call (from 1) of the named function fail with `code`.
 ///
@@ -33,4 +34,12 @@ unsafe extern "C" fn simcuda_calls(call: *const c_char) -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn simcuda_reset() {
     calls::reset();
+}
+
+/// Lets other processes hold all but so many bytes of a device's memory.
+#[unsafe(no_mangle)]
+extern "C" fn simcuda_leave(ordinal: c_int, bytes: u64) {
+    if let Ok(device) = machine().and_then(|machine| machine.device(ordinal)) {
+        device.set_used_by_others(device.properties().total_bytes.saturating_sub(bytes));
+    }
 }

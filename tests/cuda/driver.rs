@@ -1,8 +1,4 @@
-//! The CUDA driver, run against the simulated `libcuda.so.1`: each test in a process of its own.
-#![cfg(feature = "cuda")]
-
-#[path = "common/libcuda.rs"]
-mod libcuda;
+//! The CUDA driver: what each method does, what it leaves as it was, and how it fails.
 
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
@@ -12,46 +8,17 @@ use flagstone::driver::cuda::Cuda;
 use flagstone::driver::{Driver, DriverError, DriverResult, Event, Stream};
 use flagstone::error::{Error, Unavailable};
 
-use libcuda::Library::{Broken, Simulated, Without};
-use libcuda::with_driver;
+use crate::libcuda::Library::{Broken, Simulated, Without};
+use crate::libcuda::with_driver;
+use crate::program::{SUCCESS, control, enter, leave, stream};
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 2 * MIB;
-/// `CU_STREAM_NON_BLOCKING`
-const NON_BLOCKING: u32 = 1;
-const SUCCESS: sys::CUresult = sys::CUresult::CUDA_SUCCESS;
 const GLOBAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 const THREAD_LOCAL: sys::CUstreamCaptureMode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
 
 fn cuda() -> Cuda {
     Cuda::new(0).expect("the simulated device")
-}
-
-/// A stream of device 0, made as a program would: with the device's primary context current.
-fn stream() -> Stream {
-    enter(0);
-    let mut stream = null_mut();
-    // SAFETY: the handle is written to a local.
-    assert_eq!(unsafe { sys::cuStreamCreate(&mut stream, NON_BLOCKING) }, SUCCESS);
-    leave();
-    Stream(stream as usize)
-}
-
-/// Makes the primary context of a device current.
-fn enter(ordinal: i32) {
-    let mut context = null_mut();
-    // SAFETY: results are written to locals.
-    unsafe {
-        assert_eq!(sys::cuInit(0), SUCCESS);
-        assert_eq!(sys::cuDevicePrimaryCtxRetain(&mut context, ordinal), SUCCESS);
-        assert_eq!(sys::cuCtxPushCurrent_v2(context), SUCCESS);
-    }
-}
-
-fn leave() {
-    let mut context = null_mut();
-    // SAFETY: the handle is written to a local.
-    assert_eq!(unsafe { sys::cuCtxPopCurrent_v2(&mut context) }, SUCCESS);
 }
 
 /// The context that is current, as a number: 0 for none.
@@ -80,12 +47,6 @@ fn end_capture(stream: Stream) -> sys::CUresult {
     let mut graph = null_mut();
     // SAFETY: the stream is live; the graph is written to a local.
     unsafe { sys::cuStreamEndCapture(stream.0 as sys::CUstream, &mut graph) }
-}
-
-/// A function of the simulated driver's own, by name.
-fn control<F: Copy>(name: &str) -> F {
-    // SAFETY: the library is loaded; each caller gives the function's type as the library declares it.
-    *unsafe { sys::culib().get::<F>(name.as_bytes()) }.expect("the simulated driver has it")
 }
 
 /// Makes the next call of a driver function fail.
