@@ -22,7 +22,7 @@ setup: $(VENV)/.dev  ## The virtual environment with everything that tests and c
 build: $(VENV)/.extension  ## The extension, in release mode, installed into .venv
 
 .PHONY: demo
-demo: build  ## Replay a recorded model on a simulated device, next to cudaMalloc and a caching allocator
+demo: build  ## Replay a recorded model on a simulated device, next to cudaMalloc and caching allocators
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; then \
 		echo 'torch is in $(VENV): recording the model anew'; \
 		$(BIN)/python benches/traces/record.py $(VENV)/demo.csv.gz && $(BIN)/flagstone demo $(VENV)/demo.csv.gz; \
