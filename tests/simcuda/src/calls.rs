@@ -71,6 +71,16 @@ pub fn count(name: &str) -> u64 {
     calls().counts.get(name).copied().unwrap_or(0)
 }
 
+/// Every exported function that was called, and how often, one on a line.
+pub fn list() -> String {
+    calls().counts.iter().map(|(name, count)| format!("{name} {count}\n")).collect()
+}
+
+/// The body of a function that the simulation does not have.
+pub fn unsupported() -> CuResult {
+    Err(Code::NOT_SUPPORTED)
+}
+
 /// Forgets counts and failures to come.
 pub fn reset() {
     let mut calls = calls();
