@@ -6,6 +6,7 @@ use flagstone::driver::sim::{Code, CuResult};
 
 use super::write;
 use crate::calls::export;
+use crate::runtime_api::describe;
 use crate::state::{self, machine};
 
 /// The driver that is simulated: CUDA 13.0.
@@ -89,5 +90,10 @@ export! {
         machine()?.device(peer)?;
         // SAFETY: the caller's promise.
         unsafe { write(can, (device != peer).into()) }
+    }
+
+    fn cuGetErrorString(code: u32, text: *mut *const c_char) {
+        // SAFETY: the caller's promise.
+        unsafe { write(text, describe(code).1.as_ptr()) }
     }
 }

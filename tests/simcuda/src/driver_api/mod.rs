@@ -7,6 +7,7 @@ mod host;
 mod init;
 mod memory;
 mod stream;
+mod unsupported;
 mod vmm;
 
 use flagstone::driver::sim::{Code, CuResult};

@@ -6,13 +6,14 @@ use std::ptr::null_mut;
 use flagstone::driver::sim::Code;
 
 use super::runtime;
+use crate::calls::missing;
 use crate::driver_api::write;
 
 /// `cudaDriverEntryPointSymbolNotFound`
 const NOT_FOUND: u32 = 1;
 
 /// The driver function of that name in its newest form.
-pub fn find(name: &CStr) -> *mut c_void {
+fn find(name: &CStr) -> *mut c_void {
     let name = name.to_string_lossy();
     for suffix in ["_v3", "_v2", ""] {
         let Ok(symbol) = CString::new(format!("{name}{suffix}")) else {
@@ -39,7 +40,11 @@ runtime! {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: the caller promises a string.
-        let found = find(unsafe { CStr::from_ptr(name) });
+        let name = unsafe { CStr::from_ptr(name) };
+        let found = find(name);
+        if found.is_null() {
+            missing(&name.to_string_lossy());
+        }
         // SAFETY: the caller promises that each is null or can be written; the status may be null.
         unsafe {
             let _ = write(status, if found.is_null() { NOT_FOUND } else { 0 });

@@ -12,6 +12,7 @@ mod memory;
 mod stream;
 mod unsupported;
 
+pub use error::describe;
 pub use kernel::idle as idle_kernels;
 
 use flagstone::driver::sim::{Code, CuResult, Device};

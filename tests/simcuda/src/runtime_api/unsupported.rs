@@ -1,18 +1,11 @@
 //! The other functions of libcudart.so.13. They are counted and return "not supported", so that what is missing shows by
 //! name.
 
-/// Exports functions that are not supported, whatever their arguments.
-macro_rules! unsupported {
-    ($($name:ident)*) => { $(
-        #[unsafe(no_mangle)]
-        #[allow(non_snake_case)] // the runtime's names
-        extern "C" fn $name() -> u32 {
-            $crate::runtime_api::error::remember($crate::calls::run(stringify!($name), $crate::calls::unsupported))
-        }
-    )* };
-}
+use super::error::remember;
+use crate::calls::unsupported;
 
 unsupported! {
+    remember;
     __cudaGetProcAddress
     __cudaLaunchKernel_ptsz
     __cudaRegisterUnifiedTable
