@@ -236,10 +236,8 @@ impl Inner {
         let block = metadata.blocks.get(range);
         let base = block.addr();
         block.set_state(State::Slab);
-        record.base.store(base, Relaxed);
+        record.shape(base, units, shape.count);
         record.first_block.store(first, Relaxed);
-        record.slots.store(shape.count, Relaxed);
-        record.units.store(units, Relaxed);
         record.range.store(range, Relaxed);
         record.first_free.store(0, Relaxed);
         record.free.store(0, Relaxed);

@@ -21,6 +21,8 @@ pub(crate) struct Slab {
     pub(crate) slots: AtomicU32,
     /// Units of a slot.
     pub(crate) units: AtomicU32,
+    /// 65,536 / units, rounded up: to divide by units with a multiplication.
+    reciprocal: AtomicU32,
     /// The range that was cut.
     pub(crate) range: AtomicU32,
     /// Vacant slots, as a list of blocks through `link`.
@@ -44,13 +46,23 @@ impl Slab {
     pub(crate) fn block_at(&self, addr: u64) -> Option<u32> {
         // Relaxed, all of these: set before the table's entry was published.
         let offset = addr.wrapping_sub(self.base.load(Relaxed));
-        let units = u64::from(self.units.load(Relaxed)).max(1);
-        // Offsets are below 128 KiB: 32-bit division is cheap.
-        let slot = (offset / UNIT) as u32 / units as u32;
-        if offset % UNIT != 0 || u64::from(slot) * units * UNIT != offset || slot >= self.slots.load(Relaxed) {
+        // Within the slab this is at most 255, for which the product below is exact: see the test.
+        let unit = (offset / UNIT) as u32;
+        let slot = unit.wrapping_mul(self.reciprocal.load(Relaxed)) >> 16;
+        let begins = u64::from(slot.wrapping_mul(self.units.load(Relaxed))) * UNIT == offset;
+        if !begins || slot >= self.slots.load(Relaxed) {
             return None;
         }
         Some(self.first_block.load(Relaxed) + slot)
+    }
+
+    /// Sets the shape; before the table names the slab.
+    pub(crate) fn shape(&self, base: u64, units: u32, slots: u32) {
+        // Relaxed, all of these: the table's entry publishes them.
+        self.base.store(base, Relaxed);
+        self.units.store(units, Relaxed);
+        self.reciprocal.store((1u32 << 16).div_ceil(units), Relaxed);
+        self.slots.store(slots, Relaxed);
     }
 
     /// Puts a slot that the caller holds among the vacant ones.
@@ -113,19 +125,27 @@ impl Partial {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::size_class;
 
     #[test]
     fn only_the_beginning_of_a_slot_is_a_block() {
         let slabs = Slabs::new();
         let slab = slabs.get(slabs.take(1));
-        slab.base.store(0x10_0000, Relaxed);
-        slab.units.store(3, Relaxed);
-        slab.slots.store(10, Relaxed);
         slab.first_block.store(100, Relaxed);
-        assert_eq!(slab.block_at(0x10_0000), Some(100));
-        assert_eq!(slab.block_at(0x10_0000 + 3 * 512 * 9), Some(109));
-        for miss in [1, 512, 1024, 3 * 512 - 1, 3 * 512 * 10] {
-            assert_eq!(slab.block_at(0x10_0000 + miss), None, "{miss}");
+        for units in 1..=size_class::SLOT_MAX {
+            let shape = size_class::slots(units);
+            slab.shape(0x10_0000, units, shape.count);
+            for offset in (0..u64::from(shape.granules) * 16 * 1024 + 1024).step_by(256) {
+                let (slot, rest) = (offset / (u64::from(units) * UNIT), offset % (u64::from(units) * UNIT));
+                let expected = (rest == 0 && slot < u64::from(shape.count)).then_some(100 + slot as u32);
+                assert_eq!(
+                    slab.block_at(0x10_0000 + offset),
+                    expected,
+                    "{units} units, offset {offset}"
+                );
+            }
+            assert_eq!(slab.block_at(0x10_0000 - 512), None);
+            assert_eq!(slab.block_at(0x10_0000 + (1 << 45)), None);
         }
     }
 }

@@ -6,12 +6,22 @@ use crate::driver::{DevicePtr, Stream};
 use crate::error::{Error, Result};
 use crate::registry::process;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
+/// A block from the calling thread's magazine, or null. Nothing in it can panic: no index is checked, nothing is
+/// unwrapped.
 #[inline(always)]
-fn alloc(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
+fn hit(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let addr = process::core(device).map_or(0, |core| core.alloc_hit(size as u64, Stream(stream.addr())));
+    ptr::with_exposed_provenance_mut(addr as usize)
+}
+
+#[cold]
+#[inline(never)]
+fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
     call(|| {
         let addr = process::pool(device)?.alloc(size as u64, Stream(stream.addr()))?;
-        Ok(std::ptr::with_exposed_provenance_mut(addr as usize))
+        Ok(ptr::with_exposed_provenance_mut(addr as usize))
     })
 }
 
@@ -23,13 +33,14 @@ fn alloc(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void>
 /// `stream` must be a live stream handle of the device, or one of the default streams' (0, 1, 2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    match alloc(size, device, stream) {
-        Ok(addr) => addr,
-        Err(error) => {
-            keep(error);
-            std::ptr::null_mut()
-        }
+    let hit = hit(size, device, stream);
+    if !hit.is_null() {
+        return hit;
     }
+    miss(size, device, stream).unwrap_or_else(|error| {
+        keep(error);
+        ptr::null_mut()
+    })
 }
 
 /// As [`flagstone_alloc`], but throws torch's own error on failure: `c10::OutOfMemoryError`, so that Python sees
@@ -39,7 +50,11 @@ pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mu
 /// As [`flagstone_alloc`]; and the caller must be C++ that expects exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let prepared = match alloc(size, device, stream) {
+    let hit = hit(size, device, stream);
+    if !hit.is_null() {
+        return hit;
+    }
+    let prepared = match miss(size, device, stream) {
         Ok(addr) => return addr,
         Err(error) => throw::prepare(error),
     };
@@ -47,7 +62,7 @@ pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int
     match prepared {
         // SAFETY: the caller expects exceptions, and this frame holds nothing that needs dropping.
         Some(prepared) => unsafe { prepared.throw() },
-        None => std::ptr::null_mut(),
+        None => ptr::null_mut(),
     }
 }
 
@@ -59,20 +74,23 @@ pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_free(ptr: *mut c_void, size: usize, device: c_int, _stream: *mut c_void) {
     let (addr, bytes) = (ptr.addr() as u64, size as u64);
-    quietly(|| match process::existing(device) {
-        Some(pool) if pool.free_fast(addr, bytes) => Ok(()),
-        _ => free_slow(addr, bytes, device),
-    });
+    // Nothing in the hit path can panic, as for `hit`.
+    if !process::core(device).is_some_and(|core| core.free_hit(addr, Some(bytes))) {
+        free_miss(addr, bytes, device);
+    }
 }
 
 #[cold]
-fn free_slow(addr: DevicePtr, bytes: u64, device: c_int) -> Result<()> {
-    if addr == 0 {
-        return Ok(());
-    }
-    // A foreign pointer is counted by the pool that it was meant for.
-    match process::owner(addr, device).or_else(|| process::existing(device)) {
-        Some(pool) => pool.free_sized(addr, bytes),
-        None => Err(Error::UnknownPointer { addr }),
-    }
+#[inline(never)]
+fn free_miss(addr: DevicePtr, bytes: u64, device: c_int) {
+    quietly(|| {
+        if addr == 0 {
+            return Ok(());
+        }
+        // A foreign pointer is counted by the pool that it was meant for.
+        match process::owner(addr, device).or_else(|| process::existing(device)) {
+            Some(pool) => pool.free_sized(addr, bytes),
+            None => Err(Error::UnknownPointer { addr }),
+        }
+    });
 }

@@ -43,8 +43,11 @@ impl<T: Send + Sync> Append<T> {
     #[inline(always)]
     pub(crate) fn get(&self, index: u32) -> &T {
         debug_assert!(index != 0, "index 0 is none");
+        debug_assert!((index as usize) < CAPACITY, "index {index} is of no slot");
+        // SAFETY: indices come from `push`, which has a slot for each.
+        let slot = unsafe { self.slots.get_unchecked(index as usize) };
         // Acquire: the item is read through the pointer.
-        let item = self.slots[index as usize].load(Ordering::Acquire);
+        let item = slot.load(Ordering::Acquire);
         debug_assert!(!item.is_null(), "index {index} was never pushed");
         // SAFETY: indices come from `push`, which stored the pointer first; items live as long as the list.
         unsafe { &*item }

@@ -10,6 +10,7 @@
 //! different granules, and smaller ones are slots of a slab that has its granules to itself.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 const ROOT: usize = 1 << 12;
@@ -43,14 +44,14 @@ impl Entry {
 
 /// The table. Readers are wait-free; writers of one entry are ordered by whoever owns that address range.
 pub(crate) struct Table {
-    root: Box<[AtomicPtr<Mid>]>,
+    root: Box<[AtomicPtr<Mid>; ROOT]>,
 }
 
 impl Table {
     pub(crate) fn new() -> Self {
-        let mut root = Vec::with_capacity(ROOT);
-        root.resize_with(ROOT, AtomicPtr::default);
-        Self { root: root.into() }
+        Self {
+            root: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; ROOT]),
+        }
     }
 
     /// What begins in the granule of `addr`.
@@ -127,7 +128,7 @@ fn reach<T>(slot: &AtomicPtr<T>) -> &T {
 
 impl Drop for Table {
     fn drop(&mut self) {
-        for mid in &self.root {
+        for mid in self.root.iter() {
             // Relaxed, here and below: we have the table to ourselves.
             let mid = mid.load(Ordering::Relaxed);
             if mid.is_null() {

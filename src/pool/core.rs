@@ -54,16 +54,6 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// What a free on the hit path found.
-pub(crate) enum Freed {
-    /// All is done.
-    Done,
-    /// The block was taken from the user and found no room in its magazine.
-    Overflow(u32),
-    /// Nothing was done: look again on the slow path.
-    Look,
-}
-
 /// A pool without its driver.
 pub(crate) struct Core {
     /// Never used again by another pool.
@@ -141,32 +131,31 @@ impl Core {
         block.addr()
     }
 
-    /// Takes a block back into the calling thread's magazine, if that is where it belongs. A `size` that is not what was
-    /// asked for is counted.
+    /// Takes a block back into the calling thread's magazine, if that is where it belongs; `false`, with nothing done, for
+    /// any other pointer. A `size` that is not what was asked for is counted.
     #[inline(always)]
-    pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> Freed {
+    pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
         let (Some(index), Some(current)) = (self.metadata.find(addr), Current::hot()) else {
-            return Freed::Look;
+            return false;
         };
         let block = self.metadata.blocks.get(index);
         // Relaxed, both: whoever set them gave the pointer on to us by means that order the stores.
         let cache = block.cache.load(Relaxed);
         if cache == 0 || block.uses.load(Relaxed) != 0 {
-            return Freed::Look;
+            return false;
         }
         let cache = self.caches.get(cache);
         // Relaxed: only we ourselves set it to our number.
         if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
-            return Freed::Look;
+            return false;
         }
         let requested = block.requested.load(Relaxed);
         self.compare(requested, size);
         cache.counters.free(&self.totals, block.bytes(), requested);
-        if cache.push(block, index) {
-            Freed::Done
-        } else {
-            Freed::Overflow(index)
+        if !cache.push(block, index) {
+            self.overflow(index);
         }
+        true
     }
 
     /// Counts a free whose size is not the block's.
@@ -257,6 +246,36 @@ impl Core {
             }
             index = next;
         }
+    }
+
+    /// The arena whose memory a block is.
+    pub(crate) fn arena_of(&self, block: &Block) -> &Arena {
+        // Relaxed: set before the block could be reached.
+        self.arenas.get(block.arena.load(Relaxed))
+    }
+
+    /// A cached block back to its arena, without the arena's lock.
+    pub(crate) fn put_back(&self, index: u32, block: &Block) {
+        // Relaxed: we hold the block.
+        block.link.store(0, Relaxed);
+        self.share(self.arena_of(block), index);
+    }
+
+    /// A cached block found no room in its magazine.
+    #[cold]
+    #[inline(never)]
+    fn overflow(&self, index: u32) {
+        let block = self.metadata.blocks.get(index);
+        let cache = self.caches.get(block.cache.load(Relaxed));
+        // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
+        // ones have the room that they have.
+        if block.units() <= CLASS_MAX {
+            self.share(self.arena_of(block), cache.take_own(&self.metadata.blocks));
+            if cache.push(block, index) {
+                return;
+            }
+        }
+        self.put_back(index, block);
     }
 
     /// Takes the magazines of all threads, of one arena or of all, back into the arenas. Returns the bytes.

@@ -2,7 +2,7 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, StreamKey};
+use crate::arena::StreamKey;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
@@ -75,42 +75,13 @@ impl<D: Driver> Pool<D> {
                 return;
             }
         }
-        self.put_back(index, block);
-    }
-
-    /// A cached block back to its arena, without the arena's lock.
-    fn put_back(&self, index: u32, block: &Block) {
-        // Relaxed: we hold the block.
-        block.link.store(0, Relaxed);
-        self.core.share(self.arena_of(block), index);
-    }
-
-    fn arena_of(&self, block: &Block) -> &Arena {
-        self.core.arenas.get(block.arena.load(Relaxed))
-    }
-
-    /// A cached block found no room in its magazine.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn overflow(&self, index: u32) {
-        let block = self.core.metadata.blocks.get(index);
-        let cache = self.core.caches.get(block.cache.load(Relaxed));
-        // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
-        // ones have the room that they have.
-        if block.units() <= CLASS_MAX {
-            self.core
-                .share(self.arena_of(block), cache.take_own(&self.core.metadata.blocks));
-            if cache.push(block, index) {
-                return;
-            }
-        }
-        self.put_back(index, block);
+        self.core.put_back(index, block);
     }
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
     fn foreign_use(&self, block: &Block, stream: Stream, now: bool) -> Result<Option<Use>> {
         let key = self.stream_key(stream)?;
-        if self.arena_of(block).key.stream == key {
+        if self.core.arena_of(block).key.stream == key {
             return Ok(None);
         }
         let durable = match key {
