@@ -6,6 +6,7 @@
 mod contract;
 
 mod driver;
+#[path = "../common/libcuda.rs"]
 mod libcuda;
 mod pools;
 mod program;

@@ -30,13 +30,9 @@ pub fn with_driver<F: FnOnce()>(library: &Library, settings: &[(&str, &str)], bo
     if env::var_os(CHILD).is_some() {
         return body();
     }
-    let path = type_name::<F>();
-    let name = path
-        .trim_end_matches("::{{closure}}")
-        .split_once("::")
-        .expect("closures are in a test")
-        .1;
-    let folder = library.folder(name);
+    let path = type_name::<F>().trim_end_matches("::{{closure}}");
+    let name = path.split_once("::").expect("closures are in a test").1;
+    let folder = library.folder(path);
     let child = Command::new(env::current_exe().expect("the test's file"))
         .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
