@@ -1,8 +1,8 @@
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, final
 
-from typing_extensions import CapsuleType, Self
+from typing_extensions import CapsuleType, Self, disjoint_base
 
 from flagstone.stats import Snapshot, Stats
 
@@ -20,11 +20,36 @@ class _CupyStream(Protocol):
 _Stream: TypeAlias = SupportsIndex | _CudaStream | _TorchStream | _CupyStream | None
 _Amount: TypeAlias = SupportsIndex | float | str
 _Backend: TypeAlias = Literal["auto", "cuda", "sim"]
+_Range: TypeAlias = BaseBuffer | tuple[SupportsIndex, SupportsIndex]
 _Functions: TypeAlias = tuple[int, int]
 
 __version__: Final[str]
-__all__: list[str]
+__all__ = [
+    "BaseBuffer",
+    "BasePool",
+    "Buffer",
+    "PinnedBuffer",
+    "PinnedPool",
+    "Pool",
+    "SimulatedDevice",
+    "Trace",
+    "__version__",
+    "build_info",
+    "c_functions",
+    "configure",
+    "cuda_device_count",
+    "devices",
+    "last_error",
+    "model",
+    "process_pool",
+    "replay",
+    "time_pairs",
+    "time_pairs_behind_holes",
+    "time_random",
+    "torch_error",
+]
 
+@disjoint_base
 class BaseBuffer:
     @property
     def ptr(self) -> int: ...
@@ -59,6 +84,7 @@ class PinnedBuffer(BaseBuffer):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
+@disjoint_base
 class BasePool:
     limit: int | None
     @property
@@ -78,7 +104,7 @@ class BasePool:
 class Pool(BasePool):
     def __new__(
         cls,
-        device: int = 0,
+        device: int | SimulatedDevice = 0,
         *,
         backend: _Backend = "auto",
         limit: _Amount | None = None,
@@ -93,7 +119,7 @@ class Pool(BasePool):
 class PinnedPool(BasePool):
     def __new__(
         cls,
-        device: int = 0,
+        device: int | SimulatedDevice = 0,
         *,
         backend: _Backend = "auto",
         limit: _Amount | None = None,
@@ -104,6 +130,76 @@ class PinnedPool(BasePool):
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
 
+@final
+class SimulatedDevice:
+    def __new__(
+        cls,
+        *,
+        capacity: SupportsIndex = 17179869184,
+        host_capacity: SupportsIndex | None = None,
+        virtual_memory: bool = True,
+        backed: bool = True,
+        lag: int = 0,
+    ) -> Self: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def now(self) -> int: ...
+    def advance(self, nanoseconds: int) -> None: ...
+    def create_stream(self) -> int: ...
+    def destroy_stream(self, stream: _Stream) -> None: ...
+    def hold(self, stream: _Stream = None) -> None: ...
+    def release(self, stream: _Stream = None) -> None: ...
+    def launch(
+        self,
+        stream: _Stream = None,
+        *,
+        reads: Sequence[_Range] = (),
+        writes: Sequence[_Range] = (),
+        nanoseconds: int = 0,
+    ) -> None: ...
+    def read(self, address: SupportsIndex, nbytes: int) -> bytes: ...
+    def write(self, address: SupportsIndex, data: bytes) -> None: ...
+    def fail_call(self, function: str, *, nth: int = 1, times: int = 1, code: int = 2) -> None: ...
+    def clear_faults(self) -> None: ...
+    def counts(self) -> dict[str, int]: ...
+    def driver_time(self) -> dict[str, int]: ...
+    def reset_counts(self) -> None: ...
+    def violations(self) -> list[str]: ...
+
+@final
+class Trace:
+    def __new__(cls, path: str | os.PathLike[str]) -> Self: ...
+    @staticmethod
+    def example() -> Trace: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def streams(self) -> int: ...
+    def __len__(self) -> int: ...
+
+def replay(
+    trace: Trace,
+    *,
+    backend: _Backend = "sim",
+    passes: int = 1,
+    lag_ms: float = 5.0,
+    threads: int = 1,
+    config: str = "",
+    progress: Callable[[int, int], object] | None = None,
+) -> dict[str, Any]: ...
+def model(
+    trace: Trace,
+    allocator: str,
+    *,
+    passes: int = 1,
+    lag_ms: float = 5.0,
+) -> dict[str, Any]: ...
+def c_functions() -> dict[str, int]: ...
 def configure(backend: _Backend = "auto", conf: str = "") -> None: ...
 def process_pool(device: int = 0) -> Pool: ...
 def last_error() -> BaseException | None: ...

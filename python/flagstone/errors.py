@@ -16,8 +16,8 @@ class FlagstoneError(Exception):
 class OutOfMemoryError(FlagstoneError, MemoryError):
     """No memory could be had after every step was tried. Free something, ask for less, or raise the limit.
 
-    The numbers are bytes, at the moment of the failure. What was tried, in order, is in `steps`: the name, the bytes that
-    became free or went back to the driver, and the nanoseconds that it took.
+    The numbers are bytes, at the moment of the failure. What was tried, in order, is in `steps`: the name, the bytes
+    that became free or went back to the driver, and the nanoseconds that it took.
     """
 
     requested: int
@@ -74,7 +74,7 @@ class DeviceError(FlagstoneError, ValueError):
 
 
 class CudaUnavailableError(FlagstoneError, RuntimeError):
-    """There is no CUDA in this process: no driver, no device, or a driver that does not start. The message says which."""
+    """There is no CUDA in this process: no driver, no device, or a driver that does not start. The message says why."""
 
 
 class ForkError(FlagstoneError, RuntimeError):

@@ -29,7 +29,7 @@ class Stats:
     magazine_bytes: int
     """Of those, in the threads' magazines (about)."""
     peak_requested_bytes: int
-    """The most that `requested_bytes` was since `reset_peak`: exact with one thread, else at most 1 MiB a thread above."""
+    """The most that `requested_bytes` was since `reset_peak`; with several threads up to 1 MiB a thread above it."""
     peak_allocated_bytes: int
     """The most that `allocated_bytes` was since `reset_peak`, as exact."""
     peak_active_bytes: int

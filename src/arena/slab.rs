@@ -41,19 +41,16 @@ unsafe impl Zeroed for Slab {}
 pub(crate) type Slabs = Store<Slab, 10, { 1 << 14 }>;
 
 impl Slab {
-    /// The block that begins at `addr`, an address within the slab's granules; `None` between slots' beginnings.
+    /// The block of the slot around `addr`, an address within the slab's granules; `None` behind the last slot.
     #[inline(always)]
     pub(crate) fn block_at(&self, addr: u64) -> Option<u32> {
-        // Relaxed, all of these: set before the table's entry was published.
+        // Relaxed, all of these: set before the table's entry was published. A record that is being used anew gives
+        // another slab's block, whose address then is not the one that was asked for.
         let offset = addr.wrapping_sub(self.base.load(Relaxed));
-        // Within the slab this is at most 255, for which the product below is exact: see the test.
+        // Within the slab this is at most 255, for which the product is exact: see the test.
         let unit = (offset / UNIT) as u32;
         let slot = unit.wrapping_mul(self.reciprocal.load(Relaxed)) >> 16;
-        let begins = u64::from(slot.wrapping_mul(self.units.load(Relaxed))) * UNIT == offset;
-        if !begins || slot >= self.slots.load(Relaxed) {
-            return None;
-        }
-        Some(self.first_block.load(Relaxed) + slot)
+        (slot < self.slots.load(Relaxed)).then(|| self.first_block.load(Relaxed) + slot)
     }
 
     /// Sets the shape; before the table names the slab.
@@ -128,24 +125,36 @@ mod tests {
     use crate::size_class;
 
     #[test]
-    fn only_the_beginning_of_a_slot_is_a_block() {
+    fn every_address_of_a_slot_finds_its_block() {
         let slabs = Slabs::new();
         let slab = slabs.get(slabs.take(1));
         slab.first_block.store(100, Relaxed);
         for units in 1..=size_class::SLOT_MAX {
             let shape = size_class::slots(units);
             slab.shape(0x10_0000, units, shape.count);
-            for offset in (0..u64::from(shape.granules) * 16 * 1024 + 1024).step_by(256) {
-                let (slot, rest) = (offset / (u64::from(units) * UNIT), offset % (u64::from(units) * UNIT));
-                let expected = (rest == 0 && slot < u64::from(shape.count)).then_some(100 + slot as u32);
+            for offset in (0..u64::from(shape.granules) * 16 * 1024).step_by(256) {
+                let slot = offset / (u64::from(units) * UNIT);
+                let expected = (slot < u64::from(shape.count)).then_some(100 + slot as u32);
                 assert_eq!(
                     slab.block_at(0x10_0000 + offset),
                     expected,
                     "{units} units, offset {offset}"
                 );
             }
-            assert_eq!(slab.block_at(0x10_0000 - 512), None);
-            assert_eq!(slab.block_at(0x10_0000 + (1 << 45)), None);
+        }
+    }
+
+    #[test]
+    fn no_address_gives_a_block_of_another_slab() {
+        let slabs = Slabs::new();
+        let slab = slabs.get(slabs.take(1));
+        slab.first_block.store(100, Relaxed);
+        slab.shape(0x10_0000, 3, 10);
+        for addr in [0, 0x10_0000 - 512, 1 << 45, u64::MAX, 0x10_0000 + (1 << 41)] {
+            assert!(
+                slab.block_at(addr).is_none_or(|index| (100..110).contains(&index)),
+                "{addr:#x}"
+            );
         }
     }
 }

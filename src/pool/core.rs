@@ -5,10 +5,12 @@ use crate::driver::{DevicePtr, Stream};
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::lock;
-use crate::thread::{Cache, Counters, Current, Lender, NO_STREAM, Sum, Totals};
+use crate::thread::{
+    Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
+};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
@@ -23,6 +25,7 @@ pub(crate) fn forked() -> bool {
 extern "C" fn in_child() {
     FORKED.store(true, Relaxed);
     // No hit any more: the slow paths look at the flag.
+    change_tokens();
     Current::abandon();
 }
 
@@ -68,6 +71,8 @@ pub(crate) struct Core {
     arena_of: Mutex<HashMap<ArenaKey, u32>>,
     /// Caches whose threads have ended, by arena.
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
+    /// Which cache a hit uses.
+    own: OwnCaches,
     /// For threads that have no cache any more.
     orphans: Mutex<Counters>,
     /// Held by whoever takes other threads' magazines.
@@ -90,9 +95,10 @@ impl Core {
             events: Events::default(),
             arena_of: Mutex::default(),
             vacant: Mutex::default(),
+            own: OwnCaches::new(),
             orphans: Mutex::default(),
             takers: Mutex::default(),
-            magazine,
+            magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
         })
     }
@@ -104,7 +110,7 @@ impl Core {
         if self.watched.load(Relaxed) != 0 {
             return 0;
         }
-        match Current::last(self.number, stream.0) {
+        match self.own.find(stream.0) {
             Some(cache) => self.pop(cache, bytes),
             None => 0,
         }
@@ -135,7 +141,7 @@ impl Core {
     /// any other pointer. A `size` that is not what was asked for is counted.
     #[inline(always)]
     pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
-        let (Some(index), Some(current)) = (self.metadata.find(addr), Current::hot()) else {
+        let Some(index) = self.metadata.find(addr) else {
             return false;
         };
         let block = self.metadata.blocks.get(index);
@@ -145,8 +151,7 @@ impl Core {
             return false;
         }
         let cache = self.caches.get(cache);
-        // Relaxed: only we ourselves set it to our number.
-        if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
+        if !cache.is_mine() || !block.end_life(State::Cached) {
             return false;
         }
         let requested = block.requested.load(Relaxed);
@@ -206,28 +211,33 @@ impl Core {
             return None;
         }
         let key = arena.key.stream;
-        Current::with(|current| {
-            let cache = match current.find(self.number, key) {
-                Some(cache) => cache,
-                None => {
-                    let cache = self.vacant_cache(arena)?;
-                    // Relaxed: only this thread compares it with its own number.
-                    cache.thread.store(current.number, Relaxed);
-                    current.own(self.number, key, cache, self.me.clone());
-                    current.find(self.number, key)?
-                }
-            };
-            let default = matches!(key, StreamKey::Legacy | StreamKey::PerThread(_));
-            current.remember(self.number, if default { arena.stream.0 } else { NO_STREAM }, cache);
-            Some(cache)
-        })?
+        let find = |current: &Current| {
+            if let Some(cache) = current.find(self.number, key) {
+                return Some(cache);
+            }
+            let cache = self.vacant_cache(arena)?;
+            cache.acquire();
+            current.own(self.number, key, cache, self.me.clone());
+            current.find(self.number, key)
+        };
+        let cache = Current::with(find)??;
+        if cache.is_default() {
+            // SAFETY: caches and the table are both ours.
+            unsafe { self.own.remember(cache) };
+        }
+        Some(cache)
     }
 
     fn vacant_cache(&self, arena: &Arena) -> Option<&Cache> {
         let vacant = lock(&self.vacant).get_mut(&arena.index).and_then(Vec::pop);
         match vacant {
             Some(index) => Some(self.caches.get(index)),
-            None => self.caches.push(|index| Cache::new(index, arena.index, self.magazine)),
+            None => {
+                let default = matches!(arena.key.stream, StreamKey::Legacy | StreamKey::PerThread(_));
+                let stream = if default { arena.stream.0 } else { NO_STREAM };
+                self.caches
+                    .push(|index| Cache::new(index, arena.index, stream, self.magazine))
+            }
         }
     }
 
@@ -321,8 +331,7 @@ impl Lender for Core {
             inner.give_chain(&self.metadata, cache.take_remote());
         }
         cache.counters.fold(&self.totals);
-        // Release: the next owner, who gets the index from `vacant`, sees the cache as we left it.
-        cache.thread.store(0, Ordering::Release);
+        cache.release();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
     }
 }

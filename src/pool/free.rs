@@ -8,7 +8,6 @@ use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
 use crate::stream::Use;
 use crate::sync::lock;
-use crate::thread::Current;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
@@ -66,7 +65,7 @@ impl<D: Driver> Pool<D> {
         let cache = block.cache.load(Relaxed);
         if cache != 0 {
             let cache = self.core.caches.get(cache);
-            let mine = Current::with(|current| current.number == cache.thread.load(Relaxed)).unwrap_or(false);
+            let mine = cache.is_mine();
             if mine && cache.push(block, index) {
                 return;
             }

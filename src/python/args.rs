@@ -6,6 +6,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt};
 
 use super::buffer::BaseBuffer;
+use super::sim::SimulatedDevice;
+use crate::driver::sim::Sim;
 use crate::driver::{DevicePtr, Stream};
 
 /// A number of bytes: any integer from 0 to the end of the address space.
@@ -113,6 +115,44 @@ impl<'py> FromPyObject<'_, 'py> for Pointer {
         match object.cast::<BaseBuffer>() {
             Ok(buffer) => buffer.get().live_address(object.py()).map(Self),
             Err(_) => Address::extract(object).map(|address| Self(address.0)),
+        }
+    }
+}
+
+/// A range of memory: a buffer, or an address and a number of bytes.
+pub struct Range {
+    pub address: DevicePtr,
+    pub nbytes: u64,
+}
+
+impl<'py> FromPyObject<'_, 'py> for Range {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let (address, nbytes) = match object.cast::<BaseBuffer>() {
+            Ok(buffer) => (buffer.get().live_address(object.py())?, buffer.get().nbytes()),
+            Err(_) => {
+                let (Address(address), Size(nbytes)) = object.extract()?;
+                (address, nbytes)
+            }
+        };
+        Ok(Self { address, nbytes })
+    }
+}
+
+/// A device: its ordinal, or a simulated device.
+pub enum Device {
+    Ordinal(i32),
+    Simulated(Sim),
+}
+
+impl<'py> FromPyObject<'_, 'py> for Device {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match object.cast::<SimulatedDevice>() {
+            Ok(device) => Ok(Self::Simulated(device.get().sim())),
+            Err(_) => object.extract().map(Self::Ordinal),
         }
     }
 }

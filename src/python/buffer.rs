@@ -51,7 +51,7 @@ impl BaseBuffer {
 
     /// The size that was asked for, in bytes.
     #[getter]
-    fn nbytes(&self) -> u64 {
+    pub fn nbytes(&self) -> u64 {
         self.block.nbytes
     }
 

@@ -13,17 +13,28 @@ use crate::error::{ConfigError, Error, OutOfMemory};
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
-        Python::attach(|py| {
-            let message = error.to_string();
-            exception(py, error, message).map_or_else(|failed| failed, Self::from_value)
-        })
+        Python::attach(|py| raise(py, error.to_string(), |numbers| describe(error, numbers)))
     }
 }
 
-/// The exception of an error, with its numbers as attributes.
-fn exception(py: Python<'_>, error: Error, message: String) -> PyResult<Bound<'_, PyAny>> {
-    let numbers = PyDict::new(py);
-    let class = match error {
+/// The exception with this message whose class and attributes `describe` gives: its name in `flagstone.errors`, and
+/// what it puts into the dictionary.
+pub fn raise(
+    py: Python<'_>,
+    message: String,
+    describe: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<&'static str>,
+) -> PyErr {
+    let raise = || {
+        let attributes = PyDict::new(py);
+        let class = describe(&attributes)?;
+        class_named(py, class)?.call((message,), Some(&attributes))
+    };
+    raise().map_or_else(|failed| failed, PyErr::from_value)
+}
+
+/// The class of an error, with its numbers put into `numbers`.
+fn describe(error: Error, numbers: &Bound<'_, PyDict>) -> PyResult<&'static str> {
+    Ok(match error {
         Error::OutOfMemory(out_of_memory) => {
             set_fields!(numbers, *out_of_memory => OutOfMemory {
                 requested,
@@ -39,7 +50,7 @@ fn exception(py: Python<'_>, error: Error, message: String) -> PyResult<Bound<'_
                 steps
             });
             let steps = steps.into_iter().map(|step| (step.name, step.bytes, step.nanoseconds));
-            numbers.set_item("steps", PyTuple::new(py, steps.collect::<Vec<_>>())?)?;
+            numbers.set_item("steps", PyTuple::new(numbers.py(), steps.collect::<Vec<_>>())?)?;
             "OutOfMemoryError"
         }
         Error::Driver(error) => {
@@ -81,19 +92,16 @@ fn exception(py: Python<'_>, error: Error, message: String) -> PyResult<Bound<'_
             set_fields!(numbers, error => ConfigError { key, value, allowed });
             "ConfigError"
         }
-    };
-    class_named(py, class)?.call((message,), Some(&numbers))
+    })
 }
 
 /// The error of a buffer that is used after it was freed.
 pub fn freed_buffer(py: Python<'_>, address: DevicePtr) -> PyErr {
-    let raise = || {
-        let numbers = PyDict::new(py);
+    let message = format!("the buffer at {address:#x} was freed; its memory may not be used any more");
+    raise(py, message, |numbers| {
         numbers.set_item("address", address)?;
-        let message = format!("the buffer at {address:#x} was freed; its memory may not be used any more");
-        class_named(py, "InvalidPointerError")?.call((message,), Some(&numbers))
-    };
-    raise().map_or_else(|failed| failed, PyErr::from_value)
+        Ok("InvalidPointerError")
+    })
 }
 
 /// Says, once in a process, that a simulated device was taken because there is no CUDA.

@@ -13,7 +13,9 @@ mod errors;
 mod info;
 mod pool;
 mod process;
+mod replay;
 mod settings;
+mod sim;
 mod stats;
 
 use pyo3::pymodule;
@@ -30,7 +32,11 @@ mod _core {
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
     #[pymodule_export]
-    use super::process::{configure, last_error, process_pool, torch_error};
+    use super::process::{c_functions, configure, last_error, process_pool, torch_error};
+    #[pymodule_export]
+    use super::replay::{Trace, model, replay};
+    #[pymodule_export]
+    use super::sim::SimulatedDevice;
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::args::{Address, Amount, Pointer, Size, StreamArg};
+use super::args::{Address, Amount, Device, Pointer, Size, StreamArg};
 use super::block::{Block, Detached, PoolRef};
 use super::buffer::{Buffer, PinnedBuffer};
 use super::settings::Settings;
@@ -20,15 +21,26 @@ pub struct BasePool {
 
 impl BasePool {
     /// Makes a pool. `auto` that finds no CUDA warns once in a process.
-    fn open(py: Python<'_>, memory: Memory, device: i32, backend: &str, settings: Settings) -> PyResult<Self> {
+    fn open(py: Python<'_>, memory: Memory, device: Device, backend: &str, settings: Settings) -> PyResult<Self> {
         let asked: Backend = backend.parse().map_err(Error::from)?;
         let config = settings.config().map_err(Error::from)?;
-        let pool = py.detach(|| AnyPool::open(memory, device, asked, config))?;
-        if asked == Backend::Auto
-            && let Err(reason) = cuda_devices()
-        {
-            errors::warn_simulated(py, &reason)?;
-        }
+        let pool = match device {
+            Device::Simulated(_) if asked == Backend::Cuda => {
+                return Err(PyValueError::new_err(
+                    "a simulated device is not one of the backend \"cuda\"",
+                ));
+            }
+            Device::Simulated(sim) => py.detach(|| AnyPool::over_sim(memory, sim, config))?,
+            Device::Ordinal(device) => {
+                let pool = py.detach(|| AnyPool::open(memory, device, asked, config))?;
+                if asked == Backend::Auto
+                    && let Err(reason) = cuda_devices()
+                {
+                    errors::warn_simulated(py, &reason)?;
+                }
+                pool
+            }
+        };
         Ok(Self {
             pool: Detached::new(PoolRef::new(pool)),
         })
@@ -148,13 +160,17 @@ pub struct Pool;
 #[pymethods]
 impl Pool {
     #[new]
-    #[pyo3(signature = (
-        device = 0, *, backend = "auto", limit = None, growth = None, magazine = None, source = None, reserve = None,
-    ))]
+    #[pyo3(
+        signature = (
+            device = Device::Ordinal(0), *, backend = "auto", limit = None, growth = None, magazine = None, source = None,
+            reserve = None,
+        ),
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
-        device: i32,
+        device: Device,
         backend: &str,
         limit: Option<Amount>,
         growth: Option<Amount>,
@@ -192,13 +208,17 @@ pub struct PinnedPool;
 #[pymethods]
 impl PinnedPool {
     #[new]
-    #[pyo3(signature = (
-        device = 0, *, backend = "auto", limit = None, growth = None, magazine = None, source = None, reserve = None,
-    ))]
+    #[pyo3(
+        signature = (
+            device = Device::Ordinal(0), *, backend = "auto", limit = None, growth = None, magazine = None, source = None,
+            reserve = None,
+        ),
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
-        device: i32,
+        device: Device,
         backend: &str,
         limit: Option<Amount>,
         growth: Option<Amount>,

@@ -1,5 +1,7 @@
 //! The process's pools, which the exported C functions use, as Python sees them.
 
+use std::collections::BTreeMap;
+
 use pyo3::prelude::*;
 
 use super::pool::{BasePool, Pool};
@@ -47,4 +49,28 @@ pub fn torch_error() -> Option<&'static str> {
         Throws::RuntimeError => Some("RuntimeError"),
         Throws::Nothing => None,
     }
+}
+
+/// The addresses of the exported C functions, by name without `flagstone_`.
+#[pyfunction]
+pub fn c_functions() -> BTreeMap<&'static str, usize> {
+    BTreeMap::from([
+        ("alloc", capi::flagstone_alloc as *const () as usize),
+        ("torch_alloc", capi::flagstone_torch_alloc as *const () as usize),
+        ("free", capi::flagstone_free as *const () as usize),
+        ("init", capi::flagstone_init as *const () as usize),
+        ("reset", capi::flagstone_reset as *const () as usize),
+        ("memory_fraction", capi::flagstone_memory_fraction as *const () as usize),
+        ("base_alloc", capi::flagstone_base_alloc as *const () as usize),
+        ("record_stream", capi::flagstone_record_stream as *const () as usize),
+        (
+            "begin_allocate_to_pool",
+            capi::flagstone_begin_allocate_to_pool as *const () as usize,
+        ),
+        (
+            "end_allocate_to_pool",
+            capi::flagstone_end_allocate_to_pool as *const () as usize,
+        ),
+        ("release_pool", capi::flagstone_release_pool as *const () as usize),
+    ])
 }

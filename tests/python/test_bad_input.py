@@ -106,7 +106,9 @@ def test_pointers_of_nobody(pool, address):
     assert pool.stats().invalid_free_count >= 2
 
 
-@pytest.mark.parametrize(("pointer", "error"), [(-1, ValueError), (2**64, OverflowError), (None, TypeError), ("x", TypeError)])
+@pytest.mark.parametrize(
+    ("pointer", "error"), [(-1, ValueError), (2**64, OverflowError), (None, TypeError), ("x", TypeError)]
+)
 def test_pointers_that_are_no_addresses(pool, pointer, error):
     before = accounts(pool)
     with pytest.raises(error):

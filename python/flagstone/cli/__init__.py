@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flagstone import __version__
-from flagstone.cli import bench, info
+from flagstone.cli import bench, demo, info, replay
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"flagstone {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (info, bench):
+    for command in (info, demo, replay, bench):
         command.add_parser(commands).add_argument(
             "--json", action="store_true", help="print one JSON object and nothing else"
         )
@@ -44,12 +44,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ConfigError as error:
         return _fail(error, WRONG_USAGE)
-    except (FlagstoneError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            # Whoever read the output has gone. Python must not fail again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return FAILED
+    except FlagstoneError as error:
         return _fail(error, FAILED)
+    except BrokenPipeError:
+        # Whoever read the output has gone. Python must not fail again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename else error, FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     return DONE

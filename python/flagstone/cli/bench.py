@@ -5,6 +5,8 @@ import os
 import platform
 import statistics
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 from flagstone import _core
@@ -12,6 +14,7 @@ from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
 
 Row = dict[str, Any]
+Say = Callable[[str], None]
 
 _REPEATS = 5
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -26,22 +29,23 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "bench",
         help="measure the pool",
-        description="Time pairs of alloc and free through the exported C functions. Times are medians of 5.",
+        description="Time pairs of alloc and free through the exported C functions, warm. Times are medians of 5.",
         epilog="example: flagstone bench latency --json",
     )
     parser.add_argument(
         "name",
         choices=sorted(_BENCHES),
-        help="latency: a warm pair by size; holes: a pair behind many free blocks; "
-        "rmm-random: RMM's random_allocations",
+        help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer pairs and the smaller cases")
+    parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
+    parser.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
     parser.set_defaults(run=run)
     return parser
 
 
 def run(options: argparse.Namespace) -> None:
     """Measure and print."""
+    _core.configure(options.backend)
     with Progress() as progress:
         rows = _BENCHES[options.name](options.quick, progress.say)
     if options.json:
@@ -57,72 +61,80 @@ def run(options: argparse.Namespace) -> None:
 
 def machine() -> Row:
     """Return what the figures depend on."""
-    processor = platform.machine()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            processor = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), processor)
-    except OSError:
-        pass  # Not Linux: the architecture has to do.
     return {
-        "processor": processor,
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         "python": platform.python_version(),
         "flagstone": _core.build_info(),
-        "backend": _core.process_pool(0).backend,
+        "backend": _core.process_pool().backend,
     }
 
 
-def _latency(quick: bool, say: Callable[[str], None]) -> list[Row]:
-    """Time a warm pair for each size, on one thread and on two."""
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []  # Not Linux: the architecture has to do.
+    return names[0] if names else platform.machine()
+
+
+def functions() -> tuple[int, int]:
+    """Return the addresses of the C functions that are measured."""
+    addresses = _core.c_functions()
+    return addresses["alloc"], addresses["free"]
+
+
+def _latency(quick: bool, say: Say) -> list[Row]:
+    """Time a pair for each size, on one thread and on two."""
     count = 20_000 if quick else 1_000_000
-    rows = []
-    for nbytes in _LATENCY_SIZES:
-        for threads in (1, 2):
-            say(f"latency: {size(nbytes)}, {threads} thread{'s' * (threads > 1)}")
-            nanoseconds = _median(lambda: _core.time_pairs(_core.functions(), nbytes, count, threads=threads))
-            rows.append(
-                {
-                    "allocator": "flagstone",
-                    "case": size(nbytes),
-                    "threads": threads,
-                    "ns_per_pair": round(nanoseconds / count, 2),
-                    "pairs_per_second": round(threads * count * 1e9 / nanoseconds),
-                }
-            )
+    rows: list[Row] = []
+    for nbytes, threads in product(_LATENCY_SIZES, (1, 2)):
+        say(f"latency: {size(nbytes)}, threads: {threads}")
+        nanoseconds = _median(partial(_core.time_pairs, functions(), nbytes, count, threads=threads))
+        rows.append(
+            {
+                "allocator": "flagstone",
+                "case": size(nbytes),
+                "bytes": nbytes,
+                "threads": threads,
+                "ns_per_pair": round(nanoseconds / count, 2),
+                "pairs_per_second": round(threads * count * 1e9 / nanoseconds),
+            }
+        )
     say("latency: counting instructions")
-    counted = instructions_per_pair(_LATENCY_SIZES)
-    for row, nbytes in zip((row for row in rows if row["threads"] == 1), _LATENCY_SIZES, strict=True):
-        row["instructions_per_pair"] = counted[nbytes] if counted else None
+    counted = instructions_per_pair(_LATENCY_SIZES[:1] if quick else _LATENCY_SIZES) or {}
+    for row in rows:
+        if row["threads"] == 1:
+            row["instructions_per_pair"] = counted.get(row["bytes"])
     return rows
 
 
-def _holes(quick: bool, say: Callable[[str], None]) -> list[Row]:
+def _holes(quick: bool, say: Say) -> list[Row]:
     """Time a pair of 1 KiB behind free blocks of 1 KiB that have no free neighbour."""
     count = 20_000 if quick else 1_000_000
     rows: list[Row] = []
     for holes in _HOLES[:2] if quick else _HOLES:
         say(f"holes: {holes}")
-        nanoseconds = _median(lambda: _core.time_pairs_behind_holes(_core.functions(), _KIB, count, holes=holes))
-        rows.append(
-            {
-                "allocator": "flagstone",
-                "case": f"{holes} holes",
-                "threads": 1,
-                "ns_per_pair": round(nanoseconds / count, 2),
-            }
-        )
-        rows[-1]["ratio"] = round(rows[-1]["ns_per_pair"] / rows[0]["ns_per_pair"], 3)
+        nanoseconds = _median(partial(_core.time_pairs_behind_holes, functions(), _KIB, count, holes=holes))
+        row = {
+            "allocator": "flagstone",
+            "case": f"{holes} holes",
+            "threads": 1,
+            "ns_per_pair": round(nanoseconds / count, 2),
+        }
+        rows.append({**row, "ratio": round(row["ns_per_pair"] / (rows or [row])[0]["ns_per_pair"], 3)})
     return rows
 
 
-def _random(quick: bool, say: Callable[[str], None]) -> list[Row]:
+def _random(quick: bool, say: Say) -> list[Row]:
     """Run RMM's random_allocations for each count and largest size."""
     rows = []
     for count in _RANDOM_COUNTS[:1] if quick else _RANDOM_COUNTS:
         for most_mib in _RANDOM_MIB:
             say(f"rmm-random: {count} allocations of at most {most_mib} MiB")
-            runs = [_core.time_random(_core.functions(), count, most_mib) for _ in range(_REPEATS)]
+            runs = [_core.time_random(functions(), count, most_mib) for _ in range(_REPEATS)]
             run = sorted(runs, key=lambda run: run["nanoseconds"])[_REPEATS // 2]
             rows.append(
                 {
@@ -148,7 +160,7 @@ def _cell(value: object) -> str:
     return f"{value:,}" if isinstance(value, (int, float)) else str(value)
 
 
-_BENCHES: dict[str, Callable[[bool, Callable[[str], None]], list[Row]]] = {
+_BENCHES: dict[str, Callable[[bool, Say], list[Row]]] = {
     "latency": _latency,
     "holes": _holes,
     "rmm-random": _random,

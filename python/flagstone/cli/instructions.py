@@ -1,4 +1,4 @@
-"""Counts the instructions of a pair of alloc and free: callgrind runs a child at two counts, and the difference tells."""
+"""Counts the instructions of a pair of alloc and free: callgrind runs it more and less often, the difference tells."""
 
 import os
 import re
@@ -16,8 +16,10 @@ _CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from flagstone import _core
+_core.configure("sim")
+functions = _core.c_functions()
 for size, count in zip(sys.argv[2::2], sys.argv[3::2]):
-    _core.time_pairs(_core.functions(), int(size), int(count))
+    _core.time_pairs((functions["alloc"], functions["free"]), int(size), int(count))
 """
 
 

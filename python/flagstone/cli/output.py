@@ -54,6 +54,7 @@ class Progress:
         self._shown = sys.stderr.isatty()
 
     def __enter__(self) -> "Progress":
+        """Return itself."""
         return self
 
     def say(self, text: str) -> None:

@@ -3,8 +3,8 @@
 use super::ranges::Ranges;
 use super::{Code, CuResult, host_map};
 
-/// Addresses are taken from the operating system in pieces of at least this many bytes, if it has them.
-const CHUNK: u64 = 64 << 30;
+/// Addresses are taken from the operating system in pieces of at least this many bytes: few enough for valgrind.
+const CHUNK: u64 = 8 << 30;
 
 /// Addresses reserved from the operating system, with no memory behind them.
 ///
@@ -32,13 +32,8 @@ impl AddressSpace {
         if let Some(addr) = self.free.take(bytes, align) {
             return Ok(addr);
         }
-        let need = bytes.checked_add(align).ok_or(Code::OUT_OF_MEMORY)?;
-        // Where addresses are scarce (under valgrind, or a limit of the system) only what is needed.
-        let mut room = need.max(CHUNK);
-        let mapped = host_map::reserve(room).or_else(|_| {
-            room = need;
-            host_map::reserve(room)
-        })?;
+        let room = bytes.checked_add(align).ok_or(Code::OUT_OF_MEMORY)?.max(CHUNK);
+        let mapped = host_map::reserve(room)?;
         self.chunks.push((mapped, room));
         let start = mapped.next_multiple_of(self.unit);
         let end = (mapped + room) / self.unit * self.unit;

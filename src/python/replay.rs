@@ -1,0 +1,209 @@
+//! Traces, and their replay on a pool or on a model of another allocator.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::attributes::set_fields;
+use super::errors;
+use crate::config::Config;
+use crate::driver::cuda::Cuda;
+use crate::driver::sim::Prices;
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::registry::Backend;
+use crate::replay::{self as replays, Metered, Model, Options, ReplayDevice, Report};
+use crate::trace::{self as traces, Problem, TraceError};
+
+/// What `Trace.example` reads: a GPT that trains on sequences of varying length. `benches/traces` says how it was made.
+const EXAMPLE: (&str, &[u8]) = (
+    "gpt_variable_length.csv.gz",
+    include_bytes!("../../benches/traces/gpt_variable_length.csv.gz"),
+);
+
+/// A recorded sequence of allocations and frees, read from a file of any known format.
+#[pyclass(module = "flagstone._core", frozen)]
+pub struct Trace {
+    trace: traces::Trace,
+}
+
+#[pymethods]
+impl Trace {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+        let trace = py
+            .detach(|| traces::Trace::open(path))
+            .map_err(|error| trace_error(py, error))?;
+        Ok(Self { trace })
+    }
+
+    /// The trace that comes with flagstone: a GPT that trains on sequences of varying length.
+    #[staticmethod]
+    fn example(py: Python<'_>) -> PyResult<Self> {
+        let (name, bytes) = EXAMPLE;
+        let trace = py
+            .detach(|| traces::Trace::read(name, bytes))
+            .map_err(|error| trace_error(py, error))?;
+        Ok(Self { trace })
+    }
+
+    /// The file's name, without its folder.
+    #[getter]
+    fn name(&self) -> &str {
+        self.trace.name()
+    }
+
+    /// The format that was recognised, in words.
+    #[getter]
+    fn format(&self) -> String {
+        self.trace.format().to_string()
+    }
+
+    /// How many blocks are allocated.
+    #[getter]
+    fn blocks(&self) -> usize {
+        self.trace.blocks()
+    }
+
+    /// How many streams there are, the default stream included.
+    #[getter]
+    fn streams(&self) -> usize {
+        self.trace.streams()
+    }
+
+    fn __len__(&self) -> usize {
+        self.trace.events().len()
+    }
+}
+
+/// The exception of a trace that cannot be read: the system's own where the file cannot, else `TraceError`.
+fn trace_error(py: Python<'_>, error: TraceError) -> PyErr {
+    let system = match &error.problem {
+        Problem::Unreadable(system) => system.raw_os_error(),
+        _ => None,
+    };
+    match system {
+        Some(code) => match py.import("os").and_then(|os| os.call_method1("strerror", (code,))) {
+            Ok(message) => PyOSError::new_err((code, message.unbind(), error.file)),
+            Err(failed) => failed,
+        },
+        None => errors::raise(py, error.to_string(), |numbers| {
+            numbers.set_item("file", error.file)?;
+            Ok("TraceError")
+        }),
+    }
+}
+
+/// Replays a trace on a new pool and returns what it cost.
+///
+/// `lag_ms` is how much later than it was recorded an event completes on a simulated device. With more than one thread
+/// the first allocates and the others free. `config` is `key:value,key:value`, over `FLAGSTONE_CONF`. `progress` is
+/// called now and then with the steps done and all steps.
+#[pyfunction]
+#[pyo3(signature = (trace, *, backend = "sim", passes = 1, lag_ms = 5.0, threads = 1, config = "", progress = None))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+pub fn replay<'py>(
+    py: Python<'py>,
+    trace: &Trace,
+    backend: &str,
+    passes: u32,
+    lag_ms: f64,
+    threads: usize,
+    config: &str,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let backend: Backend = backend.parse().map_err(Error::from)?;
+    let mut settings = Config::from_env().map_err(Error::from)?;
+    settings.update(config).map_err(Error::from)?;
+    let options = Options {
+        threads,
+        ..options(passes, lag_ms)?
+    };
+    let mut failed = None;
+    let mut say = |done: u64, all: u64| {
+        if let Some(progress) = &progress
+            && failed.is_none()
+        {
+            failed = Python::attach(|py| py.check_signals().and_then(|()| progress.call1(py, (done, all)))).err();
+        }
+    };
+    let trace = &trace.trace;
+    let report = py.detach(|| match backend.resolve() {
+        Backend::Cuda => replay_on(Metered::new(Cuda::new(0)?), settings, trace, &options, &mut say),
+        Backend::Sim | Backend::Auto => replay_on(replays::simulated_device(), settings, trace, &options, &mut say),
+    })?;
+    failed.map_or_else(|| dictionary(py, report), Err)
+}
+
+fn replay_on<D: ReplayDevice>(
+    device: D,
+    config: Config,
+    trace: &traces::Trace,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report> {
+    replays::replay(&Pool::new(device, config)?, trace, options, progress)
+}
+
+/// Runs a model of another allocator on a trace: "cudaMalloc", "torch-native" or "torch-expandable".
+#[pyfunction]
+#[pyo3(signature = (trace, allocator, *, passes = 1, lag_ms = 5.0))]
+pub fn model<'py>(
+    py: Python<'py>,
+    trace: &Trace,
+    allocator: &str,
+    passes: u32,
+    lag_ms: f64,
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = options(passes, lag_ms)?;
+    let model = Model::ALL
+        .into_iter()
+        .find(|model| model.name() == allocator)
+        .ok_or_else(|| {
+            let known = Model::ALL.map(Model::name).join(", ");
+            PyValueError::new_err(format!("there is no model of {allocator}; there are {known}"))
+        })?;
+    let report = py.detach(|| model.run(&trace.trace, &options, &Prices::default()));
+    dictionary(py, report)
+}
+
+fn options(passes: u32, lag_ms: f64) -> PyResult<Options> {
+    let lag = Duration::try_from_secs_f64(lag_ms / 1000.0)
+        .map_err(|_| PyValueError::new_err(format!("lag_ms is 0 or more, not {lag_ms}")))?;
+    Ok(Options {
+        passes,
+        lag,
+        ..Options::default()
+    })
+}
+
+fn dictionary(py: Python<'_>, report: Report) -> PyResult<Bound<'_, PyDict>> {
+    let fields = PyDict::new(py);
+    set_fields!(fields, report => Report {
+        trace,
+        format,
+        allocator,
+        backend,
+        passes,
+        allocations,
+        peak_live_bytes,
+        peak_reserved_bytes,
+        peak_active_bytes,
+        utilisation,
+        driver_calls,
+        driver_calls_last_pass,
+        driver_time_us,
+        ns_per_op,
+        errors,
+        first_error;
+        series
+    });
+    let samples = series
+        .into_iter()
+        .map(|sample| (sample.time_us, sample.live_bytes, sample.reserved_bytes));
+    fields.set_item("series", samples.collect::<Vec<_>>())?;
+    Ok(fields)
+}
