@@ -12,7 +12,7 @@ pub(crate) use slab::Slabs;
 
 use crate::driver::Stream;
 use crate::freelist::{Links, TaggedStack, TakeAll};
-use crate::metadata::{Blocks, Entry, State, Table};
+use crate::metadata::{Block, Blocks, Entry, State, Table};
 use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use slab::Partial;
@@ -38,13 +38,14 @@ impl Metadata {
 
     /// The block that begins at `addr` and was given out at some time, or `None`.
     #[inline(always)]
-    pub(crate) fn find(&self, addr: u64) -> Option<u32> {
+    pub(crate) fn find(&self, addr: u64) -> Option<(u32, &Block)> {
         let index = match self.table.get(addr) {
             Entry::Block(index) => index,
             Entry::Slab(slab) => self.slabs.get(slab).block_at(addr)?,
             Entry::None => return None,
         };
-        (self.blocks.get(index).addr() == addr).then_some(index)
+        let block = self.blocks.get(index);
+        (block.addr() == addr).then_some((index, block))
     }
 
     /// The slot that begins at `addr`, whatever its state; `None` behind the last slot of a slab.

@@ -9,20 +9,45 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 /// A block from the calling thread's magazine, or null. Nothing in it can panic: no index is checked, nothing is
-/// unwrapped.
+/// unwrapped. What is left then is a call in last place that cannot unwind, so that a hit needs no stack frame.
 #[inline(always)]
 fn hit(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let addr = process::core(device).map_or(0, |core| core.alloc_hit(size as u64, Stream(stream.addr())));
+    let addr = match process::core(device) {
+        Some(core) => core.alloc_hit(size as u64, Stream(stream.addr())),
+        None => 0,
+    };
     ptr::with_exposed_provenance_mut(addr as usize)
 }
 
-#[cold]
-#[inline(never)]
 fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
     call(|| {
         let addr = process::pool(device)?.alloc(size as u64, Stream(stream.addr()))?;
         Ok(ptr::with_exposed_provenance_mut(addr as usize))
     })
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    miss(size, device, stream).unwrap_or_else(|error| {
+        keep(error);
+        ptr::null_mut()
+    })
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let prepared = match miss(size, device, stream) {
+        Ok(addr) => return addr,
+        Err(error) => throw::prepare(error),
+    };
+    // Nothing that needs dropping is alive any more.
+    match prepared {
+        // SAFETY: our callers expect exceptions, and this frame and theirs hold nothing that needs dropping.
+        Some(prepared) => unsafe { prepared.throw() },
+        None => ptr::null_mut(),
+    }
 }
 
 /// `size` bytes of `device` for use on `stream`, aligned to 512 bytes; null on failure, never for size 0.
@@ -34,13 +59,11 @@ fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let hit = hit(size, device, stream);
-    if !hit.is_null() {
-        return hit;
+    if hit.is_null() {
+        alloc_miss(size, device, stream)
+    } else {
+        hit
     }
-    miss(size, device, stream).unwrap_or_else(|error| {
-        keep(error);
-        ptr::null_mut()
-    })
 }
 
 /// As [`flagstone_alloc`], but throws torch's own error on failure: `c10::OutOfMemoryError`, so that Python sees
@@ -51,18 +74,10 @@ pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mu
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     let hit = hit(size, device, stream);
-    if !hit.is_null() {
-        return hit;
-    }
-    let prepared = match miss(size, device, stream) {
-        Ok(addr) => return addr,
-        Err(error) => throw::prepare(error),
-    };
-    // Nothing that needs dropping is alive any more.
-    match prepared {
-        // SAFETY: the caller expects exceptions, and this frame holds nothing that needs dropping.
-        Some(prepared) => unsafe { prepared.throw() },
-        None => ptr::null_mut(),
+    if hit.is_null() {
+        torch_alloc_miss(size, device, stream)
+    } else {
+        hit
     }
 }
 
@@ -75,14 +90,18 @@ pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int
 pub unsafe extern "C" fn flagstone_free(ptr: *mut c_void, size: usize, device: c_int, _stream: *mut c_void) {
     let (addr, bytes) = (ptr.addr() as u64, size as u64);
     // Nothing in the hit path can panic, as for `hit`.
-    if !process::core(device).is_some_and(|core| core.free_hit(addr, Some(bytes))) {
+    let freed = match process::core(device) {
+        Some(core) => core.free_hit(addr, Some(bytes)),
+        None => false,
+    };
+    if !freed {
         free_miss(addr, bytes, device);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn free_miss(addr: DevicePtr, bytes: u64, device: c_int) {
+extern "C" fn free_miss(addr: DevicePtr, bytes: u64, device: c_int) {
     quietly(|| {
         if addr == 0 {
             return Ok(());

@@ -118,7 +118,10 @@ impl<D: Driver> Pool<D> {
                     State::Free => free.push(index),
                     State::Slab => self.check_slab(index, tally)?,
                     State::Live | State::Pending | State::Cached => {
-                        hold!(metadata.find(addr) == Some(index), "{addr:#x}: not in the table");
+                        hold!(
+                            metadata.find(addr).map(|(found, _)| found) == Some(index),
+                            "{addr:#x}: not in the table"
+                        );
                         tally.add(index, state, block.bytes());
                     }
                     State::Unmapped => {}
@@ -184,7 +187,7 @@ impl<D: Driver> Pool<D> {
         for index in first..first + slots {
             let block = metadata.blocks.get(index);
             hold!(
-                metadata.find(block.addr()) == Some(index),
+                metadata.find(block.addr()).map(|(found, _)| found) == Some(index),
                 "{:#x}: slot not found",
                 block.addr()
             );

@@ -133,18 +133,21 @@ impl Core {
         // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
         block.requested.store(requested, Relaxed);
         block.set_state(State::Live);
-        counters.alloc(&self.totals, block.bytes(), requested);
-        block.addr()
+        let addr = block.addr();
+        if counters.alloc(block.bytes(), requested) {
+            self.finish_alloc(counters, addr)
+        } else {
+            addr
+        }
     }
 
     /// Takes a block back into the calling thread's magazine, if that is where it belongs; `false`, with nothing done, for
     /// any other pointer. A `size` that is not what was asked for is counted.
     #[inline(always)]
     pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
-        let Some(index) = self.metadata.find(addr) else {
+        let Some((index, block)) = self.metadata.find(addr) else {
             return false;
         };
-        let block = self.metadata.blocks.get(index);
         // Relaxed, both: whoever set them gave the pointer on to us by means that order the stores.
         let cache = block.cache.load(Relaxed);
         if cache == 0 || block.uses.load(Relaxed) != 0 {
@@ -156,11 +159,31 @@ impl Core {
         }
         let requested = block.requested.load(Relaxed);
         self.compare(requested, size);
-        cache.counters.free(&self.totals, block.bytes(), requested);
-        if !cache.push(block, index) {
-            self.overflow(index);
+        let fold = cache.counters.free(block.bytes(), requested);
+        let pushed = cache.push(block, index);
+        if fold || !pushed {
+            self.finish_free(cache, if pushed { 0 } else { index });
         }
         true
+    }
+
+    /// The rare rest of a free: counters that are far from the totals, or a block that found no room in its magazine. A call
+    /// in last place, and one that cannot unwind, leaves the hit path without a stack frame.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn finish_free(&self, cache: &Cache, index: u32) {
+        cache.counters.fold_if_far(&self.totals);
+        if index != 0 {
+            self.overflow(index);
+        }
+    }
+
+    /// The rare rest of an allocation: counters that are far from the totals. As [`Self::finish_free`].
+    #[cold]
+    #[inline(never)]
+    extern "C" fn finish_alloc(&self, counters: &Counters, addr: DevicePtr) -> DevicePtr {
+        counters.fold_if_far(&self.totals);
+        addr
     }
 
     /// Counts a free whose size is not the block's.
@@ -175,10 +198,15 @@ impl Core {
     pub(crate) fn count_free(&self, block: &Block) {
         let (bytes, requested) = (block.bytes(), block.requested.load(Relaxed));
         match Current::with(|current| current.any(self.number)).flatten() {
-            Some(cache) => cache.counters.free(&self.totals, bytes, requested),
+            Some(cache) => {
+                if cache.counters.free(bytes, requested) {
+                    cache.counters.fold(&self.totals);
+                }
+            }
             None => {
                 let orphans = lock(&self.orphans);
-                orphans.free(&self.totals, bytes, requested);
+                // Orphans fold every time: no owner is there to do it later.
+                let _ = orphans.free(bytes, requested);
                 orphans.fold(&self.totals);
             }
         }
@@ -272,8 +300,6 @@ impl Core {
     }
 
     /// A cached block found no room in its magazine.
-    #[cold]
-    #[inline(never)]
     fn overflow(&self, index: u32) {
         let block = self.metadata.blocks.get(index);
         let cache = self.caches.get(block.cache.load(Relaxed));

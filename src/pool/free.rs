@@ -47,11 +47,10 @@ impl<D: Driver> Pool<D> {
 
     /// The live block that begins at `addr`; counts what is wrong otherwise.
     fn live(&self, addr: DevicePtr) -> Result<(u32, &Block)> {
-        let Some(index) = self.core.metadata.find(addr) else {
+        let Some((index, block)) = self.core.metadata.find(addr) else {
             count(&self.core.events.invalid_frees);
             return Err(Error::UnknownPointer { addr });
         };
-        let block = self.core.metadata.blocks.get(index);
         if block.state() == State::Live {
             return Ok((index, block));
         }

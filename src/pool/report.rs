@@ -68,7 +68,7 @@ impl<D: Driver> Pool<D> {
 
     /// The live block that begins at `addr`, or `None`.
     pub fn block(&self, addr: DevicePtr) -> Option<BlockInfo> {
-        let block = self.core.metadata.blocks.get(self.core.metadata.find(addr)?);
+        let (_, block) = self.core.metadata.find(addr)?;
         (block.state() == State::Live).then(|| BlockInfo {
             addr,
             bytes: block.bytes(),
