@@ -4,25 +4,29 @@ use super::error::{call, keep, quietly};
 use super::throw;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::{Error, Result};
+use crate::pool::Hit;
 use crate::registry::process;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// A block from the calling thread's magazine, or null. Nothing in it can panic: no index is checked, nothing is
-/// unwrapped. What is left then is a call in last place that cannot unwind, so that a hit needs no stack frame.
+/// What the calling thread's magazine has. Nothing in it can panic: no index is checked, nothing is unwrapped. What is left
+/// to do then is a call in last place that cannot unwind, so that a hit needs no stack frame.
 #[inline(always)]
-fn hit(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let addr = match process::core(device) {
+fn hit(size: usize, device: c_int, stream: *mut c_void) -> Hit<'static> {
+    match process::core(device) {
         Some(core) => core.alloc_hit(size as u64, Stream(stream.addr())),
-        None => 0,
-    };
+        None => Hit::Miss,
+    }
+}
+
+fn pointer(addr: DevicePtr) -> *mut c_void {
     ptr::with_exposed_provenance_mut(addr as usize)
 }
 
 fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
     call(|| {
         let addr = process::pool(device)?.alloc(size as u64, Stream(stream.addr()))?;
-        Ok(ptr::with_exposed_provenance_mut(addr as usize))
+        Ok(pointer(addr))
     })
 }
 
@@ -58,11 +62,10 @@ extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c
 /// `stream` must be a live stream handle of the device, or one of the default streams' (0, 1, 2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let hit = hit(size, device, stream);
-    if hit.is_null() {
-        alloc_miss(size, device, stream)
-    } else {
-        hit
+    match hit(size, device, stream) {
+        Hit::Block(addr) => pointer(addr),
+        Hit::Far(far) => pointer(far.fold()),
+        Hit::Miss => alloc_miss(size, device, stream),
     }
 }
 
@@ -73,11 +76,10 @@ pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mu
 /// As [`flagstone_alloc`]; and the caller must be C++ that expects exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let hit = hit(size, device, stream);
-    if hit.is_null() {
-        torch_alloc_miss(size, device, stream)
-    } else {
-        hit
+    match hit(size, device, stream) {
+        Hit::Block(addr) => pointer(addr),
+        Hit::Far(far) => pointer(far.fold()),
+        Hit::Miss => torch_alloc_miss(size, device, stream),
     }
 }
 

@@ -57,6 +57,43 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
+/// What a request on the hit path got.
+pub(crate) enum Hit<'a> {
+    /// Nothing.
+    Miss,
+    /// A block, given out.
+    Block(DevicePtr),
+    /// A block, given out; and its owner's counters are far from the totals.
+    Far(Far<'a>),
+}
+
+/// A block whose owner's counters have to be folded.
+pub(crate) struct Far<'a> {
+    core: &'a Core,
+    counters: &'a Counters,
+    addr: DevicePtr,
+}
+
+impl Far<'_> {
+    /// Folds the counters; the block. In last place of a hit it needs no stack frame.
+    #[inline(always)]
+    pub(crate) fn fold(self) -> DevicePtr {
+        self.core.finish_alloc(self.counters, self.addr)
+    }
+}
+
+impl Hit<'_> {
+    /// The block, if there is one.
+    #[inline(always)]
+    pub(crate) fn addr(self) -> Option<DevicePtr> {
+        match self {
+            Self::Miss => None,
+            Self::Block(addr) => Some(addr),
+            Self::Far(far) => Some(far.fold()),
+        }
+    }
+}
+
 /// A pool without its driver.
 pub(crate) struct Core {
     /// Never used again by another pool.
@@ -89,8 +126,16 @@ impl Core {
             number: NEXT.fetch_add(1, Relaxed),
             watched: AtomicU32::new(0),
             metadata: Metadata::new(),
-            caches: Append::new(),
-            arenas: Append::new(),
+            caches: Append::new(Cache::new(0, 0, NO_STREAM, 0)),
+            arenas: Append::new(Arena::new(
+                0,
+                ArenaKey {
+                    stream: StreamKey::Legacy,
+                    private: None,
+                },
+                Stream::LEGACY,
+                false,
+            )),
             totals: Totals::default(),
             events: Events::default(),
             arena_of: Mutex::default(),
@@ -103,41 +148,44 @@ impl Core {
         })
     }
 
-    /// A block from the calling thread's magazine, or 0: no lock, no driver call, no atomic read-modify-write.
+    /// A block from the calling thread's magazine, if it has one: no lock, no driver call, no atomic read-modify-write.
     #[inline(always)]
-    pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> DevicePtr {
+    pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> Hit<'_> {
         // Relaxed: a request that runs beside the beginning of a capture may be served either way.
         if self.watched.load(Relaxed) != 0 {
-            return 0;
+            return Hit::Miss;
         }
         match self.own.find(stream.0) {
-            Some(cache) => self.pop(cache, bytes),
-            None => 0,
+            Some(cache) => self.pop(cache, size_class::hit_units(bytes), bytes),
+            None => Hit::Miss,
         }
     }
 
-    /// A block from a cache of the calling thread, or 0.
+    /// A block from a cache of the calling thread, if it has one.
     #[inline(always)]
-    pub(crate) fn pop(&self, cache: &Cache, bytes: u64) -> DevicePtr {
-        // Too large gives 0 units, of which no magazine has any.
-        match cache.pop(&self.metadata.blocks, size_class::units(bytes)) {
-            0 => 0,
-            index => self.hand_out(&cache.counters, index, bytes),
+    pub(crate) fn pop<'a>(&'a self, cache: &'a Cache, units: u64, requested: u64) -> Hit<'a> {
+        match cache.pop(&self.metadata.blocks, units) {
+            Some(block) => self.hand_out(&cache.counters, block, requested),
+            None => Hit::Miss,
         }
     }
 
     /// Gives a held block to the user.
     #[inline(always)]
-    pub(crate) fn hand_out(&self, counters: &Counters, index: u32, requested: u64) -> DevicePtr {
-        let block = self.metadata.blocks.get(index);
+    pub(crate) fn hand_out<'a>(&'a self, counters: &'a Counters, block: &Block, requested: u64) -> Hit<'a> {
         // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
         block.requested.store(requested, Relaxed);
         block.set_state(State::Live);
+        let far = counters.alloc(block.bytes(), requested);
         let addr = block.addr();
-        if counters.alloc(block.bytes(), requested) {
-            self.finish_alloc(counters, addr)
+        if far {
+            Hit::Far(Far {
+                core: self,
+                counters,
+                addr,
+            })
         } else {
-            addr
+            Hit::Block(addr)
         }
     }
 
@@ -145,24 +193,20 @@ impl Core {
     /// any other pointer. A `size` that is not what was asked for is counted.
     #[inline(always)]
     pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
-        let Some((index, block)) = self.metadata.find(addr) else {
+        let Some(block) = self.metadata.find(addr) else {
             return false;
         };
-        // Relaxed, both: whoever set them gave the pointer on to us by means that order the stores.
-        let cache = block.cache.load(Relaxed);
-        if cache == 0 || block.uses.load(Relaxed) != 0 {
-            return false;
-        }
-        let cache = self.caches.get(cache);
-        if !cache.is_mine() || !block.end_life(State::Cached) {
+        // Relaxed: whoever set it gave the pointer on to us by means that order the store.
+        let cache = self.caches.get(block.cache.load(Relaxed));
+        if !cache.is_mine() || !block.change(State::Live, State::Cached) {
             return false;
         }
         let requested = block.requested.load(Relaxed);
         self.compare(requested, size);
         let fold = cache.counters.free(block.bytes(), requested);
-        let pushed = cache.push(block, index);
+        let pushed = cache.push(block);
         if fold || !pushed {
-            self.finish_free(cache, if pushed { 0 } else { index });
+            self.finish_free(cache, if pushed { 0 } else { block.index() });
         }
         true
     }
@@ -182,7 +226,7 @@ impl Core {
     #[cold]
     #[inline(never)]
     extern "C" fn finish_alloc(&self, counters: &Counters, addr: DevicePtr) -> DevicePtr {
-        counters.fold_if_far(&self.totals);
+        counters.fold(&self.totals);
         addr
     }
 
@@ -212,13 +256,20 @@ impl Core {
         }
     }
 
-    /// Gives a held block to the user for a thread without a cache.
-    pub(crate) fn hand_out_orphan(&self, index: u32, requested: u64) -> DevicePtr {
-        self.metadata.blocks.get(index).cache.store(0, Relaxed);
-        let orphans = lock(&self.orphans);
-        let addr = self.hand_out(&orphans, index, requested);
-        orphans.fold(&self.totals);
-        addr
+    /// Gives a held block to the user, counted by the calling thread's cache, or by the pool for a thread without one.
+    pub(crate) fn give_out(&self, cache: Option<&Cache>, index: u32, requested: u64) -> DevicePtr {
+        let block = self.metadata.blocks.get(index);
+        // Relaxed: we hold the block.
+        block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
+        match cache {
+            Some(cache) => drop(self.hand_out(&cache.counters, block, requested).addr()),
+            None => {
+                let orphans = lock(&self.orphans);
+                drop(self.hand_out(&orphans, block, requested));
+                orphans.fold(&self.totals);
+            }
+        }
+        block.addr()
     }
 
     /// The arena with this key, made if there is none; `None` when there are too many.
@@ -293,10 +344,10 @@ impl Core {
     }
 
     /// A cached block back to its arena, without the arena's lock.
-    pub(crate) fn put_back(&self, index: u32, block: &Block) {
+    pub(crate) fn put_back(&self, block: &Block) {
         // Relaxed: we hold the block.
         block.link.store(0, Relaxed);
-        self.share(self.arena_of(block), index);
+        self.share(self.arena_of(block), block.index());
     }
 
     /// A cached block found no room in its magazine.
@@ -307,11 +358,11 @@ impl Core {
         // ones have the room that they have.
         if block.units() <= CLASS_MAX {
             self.share(self.arena_of(block), cache.take_own(&self.metadata.blocks));
-            if cache.push(block, index) {
+            if cache.push(block) {
                 return;
             }
         }
-        self.put_back(index, block);
+        self.put_back(block);
     }
 
     /// Takes the magazines of all threads, of one arena or of all, back into the arenas. Returns the bytes.

@@ -29,7 +29,7 @@ use crate::pages::Pages;
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
-pub(crate) use core::Core;
+pub(crate) use core::{Core, Hit};
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
@@ -113,9 +113,9 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Driver`]. The pool is as before then.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        match self.core.alloc_hit(bytes, stream) {
-            0 => self.alloc_miss(bytes, stream),
-            addr => Ok(addr),
+        match self.core.alloc_hit(bytes, stream).addr() {
+            Some(addr) => Ok(addr),
+            None => self.alloc_miss(bytes, stream),
         }
     }
 

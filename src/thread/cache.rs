@@ -161,25 +161,28 @@ impl Cache {
         Some(&large.head)
     }
 
-    /// A block of exactly `units`, now the caller's, or 0. The owner only.
+    /// A block of exactly `units`, now the caller's. The owner only.
     #[inline(always)]
-    pub(crate) fn pop(&self, blocks: &Blocks, units: u32) -> u32 {
-        let Some(_busy) = self.enter() else { return 0 };
-        let Some(head) = self.heads.get(units as usize).or_else(|| self.large(units, false)) else {
-            return 0;
+    pub(crate) fn pop<'a>(&self, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
+        let _busy = self.enter()?;
+        let head = match self.heads.get(units as usize) {
+            Some(head) => head,
+            None => self.large(u32::try_from(units).ok()?, false)?,
         };
         let index = head.load(Relaxed);
-        if index != 0 {
-            head.store(blocks.link(index).load(Relaxed), Relaxed);
-            self.held
-                .store(self.held.load(Relaxed) - size_class::bytes(units), Relaxed);
+        if index == 0 {
+            return None;
         }
-        index
+        let block = blocks.get(index);
+        head.store(block.link.load(Relaxed), Relaxed);
+        self.held
+            .store(self.held.load(Relaxed) - units * size_class::UNIT, Relaxed);
+        Some(block)
     }
 
     /// Puts a cached block in; `false` when there is no room, and the block is still the caller's. The owner only.
     #[inline(always)]
-    pub(crate) fn push(&self, block: &Block, index: u32) -> bool {
+    pub(crate) fn push(&self, block: &Block) -> bool {
         let units = block.units();
         let Some(_busy) = self.enter() else { return false };
         let held = self.held.load(Relaxed) + size_class::bytes(units);
@@ -194,21 +197,21 @@ impl Cache {
             _ => return false,
         };
         block.link.store(head.load(Relaxed), Relaxed);
-        head.store(index, Relaxed);
+        head.store(block.index(), Relaxed);
         self.held.store(held, Relaxed);
         true
     }
 
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
-    pub(crate) fn push_remote(&self, blocks: &Blocks, index: u32) -> bool {
-        let bytes = blocks.get(index).bytes();
+    pub(crate) fn push_remote(&self, blocks: &Blocks, block: &Block) -> bool {
+        let bytes = block.bytes();
         // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
         // says: it can be left too high, see `take_remote`.
         if self.remote.bytes.load(Relaxed) + bytes > self.bound.load(Relaxed) && self.has_remote() {
             return false;
         }
         self.remote.bytes.fetch_add(bytes, Relaxed);
-        self.remote.list.push(blocks, index);
+        self.remote.list.push(blocks, block.index());
         true
     }
 
@@ -312,13 +315,22 @@ mod tests {
     fn block(blocks: &Blocks, units: u32) -> u32 {
         let index = blocks.take(1);
         let block = blocks.get(index);
+        block.set_index(index);
         block.units.store(units, Relaxed);
         block.set_state(State::Cached);
         index
     }
 
+    fn push_remote(cache: &Cache, blocks: &Blocks, units: u32) -> bool {
+        cache.push_remote(blocks, blocks.get(block(blocks, units)))
+    }
+
+    fn pop(cache: &Cache, blocks: &Blocks, units: u64) -> u32 {
+        cache.pop(blocks, units).map_or(0, Block::index)
+    }
+
     fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {
-        cache.push(blocks.get(index), index)
+        cache.push(blocks.get(index))
     }
 
     #[test]
@@ -329,12 +341,16 @@ mod tests {
             assert!(push(&cache, &blocks, index));
         }
         assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
-        assert_eq!(cache.pop(&blocks, 4), 0);
+        assert_eq!(pop(&cache, &blocks, 4), 0);
         assert_eq!(
-            [cache.pop(&blocks, 3), cache.pop(&blocks, 3), cache.pop(&blocks, 3)],
+            [
+                pop(&cache, &blocks, 3),
+                pop(&cache, &blocks, 3),
+                pop(&cache, &blocks, 3)
+            ],
             [b, a, 0]
         );
-        assert_eq!([cache.pop(&blocks, 5000), cache.pop(&blocks, 5000)], [c, 0]);
+        assert_eq!([pop(&cache, &blocks, 5000), pop(&cache, &blocks, 5000)], [c, 0]);
         assert_eq!(cache.bytes(), 0);
     }
 
@@ -344,10 +360,10 @@ mod tests {
         assert!(push(&cache, &blocks, block(&blocks, 6)));
         assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
         assert!(push(&cache, &blocks, block(&blocks, 4)));
-        assert!(cache.push_remote(&blocks, block(&blocks, 10)));
-        assert!(!cache.push_remote(&blocks, block(&blocks, 1)));
+        assert!(push_remote(&cache, &blocks, 10));
+        assert!(!push_remote(&cache, &blocks, 1));
         assert_ne!(cache.take_remote(), 0);
-        assert!(cache.push_remote(&blocks, block(&blocks, 1)));
+        assert!(push_remote(&cache, &blocks, 1));
     }
 
     #[test]
@@ -363,7 +379,7 @@ mod tests {
                 while !stop.load(Relaxed) || rounds < 1000 {
                     held.retain(|&index| !push(&cache, &blocks, index));
                     for units in 1..=3 {
-                        match cache.pop(&blocks, units) {
+                        match pop(&cache, &blocks, units) {
                             0 => {}
                             index => held.push(index),
                         }
