@@ -22,8 +22,14 @@ setup: $(VENV)/.dev  ## The virtual environment with everything that tests and c
 build: $(VENV)/.extension  ## The extension, in release mode, installed into .venv
 
 .PHONY: demo
-demo: build  ## Replay a recorded model on a simulated device, next to cudaMalloc and a caching allocator
-	$(BIN)/flagstone demo
+demo: build  ## Replay a recorded model on a simulated device, next to cudaMalloc and caching allocators
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		echo 'torch is in $(VENV): recording the model anew'; \
+		$(BIN)/python benches/traces/record.py $(VENV)/demo.csv.gz && $(BIN)/flagstone demo $(VENV)/demo.csv.gz; \
+	else \
+		$(BIN)/flagstone demo && \
+		echo && echo 'Recorded beforehand by benches/traces/record.py; with torch in $(VENV), make demo records it anew.'; \
+	fi
 
 .PHONY: test
 test: test-rust test-python  ## All tests
@@ -70,9 +76,10 @@ wheel: $(VENV)/.build  ## The wheel, in dist/
 	$(BIN)/maturin build --release --locked --out dist
 
 .PHONY: package
-package:  ## The crate, packed and built from its pack
+package: $(VENV)/.build  ## The crate, packed and built from its pack, and the source distribution, in dist/
 	@.ci/need.sh cargo
-	cargo package --locked
+	cargo package --locked --features python
+	$(BIN)/maturin sdist --out dist
 
 .PHONY: lock
 lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions

@@ -6,7 +6,7 @@ an operation returns; a weak reference to the tensor's storage tells when it is 
 memory inside operations, is not seen.
 
 Example:
-    python benches/traces/record.py gpt.csv.gz --layers 12 --hidden 768 --batch 8 --sequence 1024 --shortest 256
+    python benches/traces/record.py gpt.csv.gz --layers 24
     flagstone replay gpt.csv.gz
 """
 
@@ -150,13 +150,13 @@ def main() -> int:
     parser.add_argument("output", type=Path, help="file to write, .csv or .csv.gz")
     for name, default, text in [
         ("layers", 12, "transformer layers"),
-        ("hidden", 768, "hidden size"),
-        ("heads", 12, "attention heads"),
+        ("hidden", 1024, "hidden size"),
+        ("heads", 16, "attention heads"),
         ("vocabulary", 50257, "tokens in the vocabulary"),
         ("batch", 8, "sequences in a batch"),
         ("sequence", 1024, "tokens of a sequence at most"),
-        ("shortest", 0, "tokens of a sequence at least; 0: all have the same length"),
-        ("steps", 4, "training steps"),
+        ("shortest", 256, "tokens of a sequence at least; 0: all have the same length"),
+        ("steps", 6, "training steps"),
         ("seed", 0, "seed of the sequence lengths"),
     ]:
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{text} (default {default})")

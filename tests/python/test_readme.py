@@ -13,7 +13,11 @@ README = Path(__file__).parents[2] / "README.md"
 FENCES = re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 PYTHON = [code for language, code in FENCES if language == "python"]
 COMMANDS = [
-    line for language, code in FENCES if language == "sh" for line in code.splitlines() if line.startswith("flagstone ")
+    line.partition("  #")[0]
+    for language, code in FENCES
+    if language == "sh"
+    for line in code.splitlines()
+    if line.startswith("flagstone ")
 ]
 
 
@@ -45,4 +49,4 @@ def test_python_example(code: str) -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_command_line(line: str) -> None:
-    run([sys.executable, "-m", *shlex.split(line, comments=True)])
+    run([sys.executable, "-m", *shlex.split(line)])
