@@ -103,10 +103,12 @@ impl Kind {
 
     /// Where blocks of `units` come from.
     pub(crate) fn of(units: u32) -> Self {
-        match units {
-            0..=SLOT_MAX => Self::Slabs,
-            0..=CLASS_MAX => Self::Small,
-            _ => Self::Large,
+        if units <= SLOT_MAX {
+            Self::Slabs
+        } else if units <= CLASS_MAX {
+            Self::Small
+        } else {
+            Self::Large
         }
     }
 

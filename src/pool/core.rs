@@ -262,10 +262,13 @@ impl Core {
         // Relaxed: we hold the block.
         block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
         match cache {
-            Some(cache) => drop(self.hand_out(&cache.counters, block, requested).addr()),
+            Some(cache) => {
+                let _ = self.hand_out(&cache.counters, block, requested).addr();
+            }
             None => {
                 let orphans = lock(&self.orphans);
-                drop(self.hand_out(&orphans, block, requested));
+                // Folded below, far or not.
+                let _ = self.hand_out(&orphans, block, requested);
                 orphans.fold(&self.totals);
             }
         }

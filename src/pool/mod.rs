@@ -29,7 +29,9 @@ use crate::pages::Pages;
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
-pub(crate) use core::{Core, Hit};
+pub(crate) use core::Core;
+#[cfg(feature = "python")]
+pub(crate) use core::Hit;
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;

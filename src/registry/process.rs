@@ -61,6 +61,7 @@ pub fn pool(device: i32) -> Result<&'static AnyPool> {
 }
 
 /// The hit path of a device's pool, if it was made.
+#[cfg(feature = "python")]
 #[inline(always)]
 pub(crate) fn core(device: i32) -> Option<&'static Core> {
     // A negative number is a large one.

@@ -51,9 +51,10 @@ impl Drop for AtExit {
         // SAFETY: made by `Box::into_raw` in `start`; the pointer was just taken out of the only place that had it.
         let current = unsafe { Box::from_raw(current.cast_mut()) };
         for owned in current.owned.into_inner() {
-            // SAFETY: caches live as long as their pool, which the upgrade below keeps alive.
             if let Some(lender) = owned.lender.upgrade() {
-                lender.give_back(unsafe { &*owned.cache }.index);
+                // SAFETY: caches live as long as their pool, which the lender keeps alive.
+                let cache = unsafe { &*owned.cache };
+                lender.give_back(cache.index);
             }
         }
     }
