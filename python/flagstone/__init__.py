@@ -33,7 +33,12 @@ from flagstone.errors import (
 
 TYPE_CHECKING = False  # Type checkers take it for true; importing it from typing costs 10 ms.
 if TYPE_CHECKING:
-    from flagstone import cuda_core, cupy, numba, stats, testing, torch
+    from flagstone import cuda_core as cuda_core
+    from flagstone import cupy as cupy
+    from flagstone import numba as numba
+    from flagstone import stats as stats
+    from flagstone import testing as testing
+    from flagstone import torch as torch
 
 __all__ = [
     "Buffer",
@@ -55,12 +60,6 @@ __all__ = [
     "TooManyError",
     "TraceError",
     "__version__",
-    "cuda_core",
-    "cupy",
-    "numba",
-    "stats",
-    "testing",
-    "torch",
 ]
 
 _SUBMODULES = frozenset({"cuda_core", "cupy", "numba", "stats", "testing", "torch"})

@@ -2,6 +2,14 @@
 
 use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
 
+/// The host as a stream: what it did is done. Host code writes a block as soon as it has it, so blocks are allocated on this
+/// stream, and each stream that copies from or to one is recorded as a use; then a block is not given out again while a
+/// copy may still run, on whatever stream.
+pub const HOST: Stream = Stream(usize::MAX);
+
+/// No stream of a driver has it: those are counted from 1.
+const HOST_ID: StreamId = StreamId(u64::MAX);
+
 /// A driver whose slabs are pinned host memory; streams and events are those of the driver within.
 ///
 /// There is no virtual memory: slabs come from `cuMemHostAlloc` and go back by `cuMemFreeHost`. Freeing pinned memory waits for
@@ -88,15 +96,27 @@ impl<D: Driver> Driver for Pinned<D> {
     }
 
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
-        self.driver.stream_id(stream)
+        if stream == HOST {
+            Ok(HOST_ID)
+        } else {
+            self.driver.stream_id(stream)
+        }
     }
 
     fn is_capturing(&self, stream: Stream) -> DriverResult<bool> {
-        self.driver.is_capturing(stream)
+        if stream == HOST {
+            Ok(false)
+        } else {
+            self.driver.is_capturing(stream)
+        }
     }
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
-        self.driver.stream_wait(stream, event)
+        if stream == HOST {
+            self.driver.event_synchronize(event)
+        } else {
+            self.driver.stream_wait(stream, event)
+        }
     }
 
     fn event_create(&self) -> DriverResult<Event> {
@@ -104,7 +124,9 @@ impl<D: Driver> Driver for Pinned<D> {
     }
 
     fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
-        self.driver.event_record(event, stream)
+        // The host has nothing to record: an event of the default stream is done no earlier.
+        self.driver
+            .event_record(event, if stream == HOST { Stream::LEGACY } else { stream })
     }
 
     fn event_query(&self, event: Event) -> DriverResult<bool> {

@@ -201,7 +201,8 @@ impl Pool {
 
 /// A pool of pinned host memory, which device and host both reach.
 ///
-/// The arguments are those of `Pool`; fractions are of the device's memory.
+/// The arguments are those of `Pool`; fractions are of the host's memory. A block is not given out again while a stream
+/// that was named for it may still copy: name each with `alloc`, `record_stream` or `free`.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct PinnedPool;
 
@@ -237,7 +238,8 @@ impl PinnedPool {
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 
-    /// Allocates `nbytes` of pinned memory, to be copied from or to on `stream`.
+    /// Allocates `nbytes` of pinned memory, to be copied from or to on `stream`: None for the legacy default stream, a
+    /// handle, or an object of another library.
     #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
     fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<PinnedBuffer>> {
         PinnedBuffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)

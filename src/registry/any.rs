@@ -5,13 +5,13 @@ use std::str::FromStr;
 use crate::config::Config;
 #[cfg(feature = "cuda")]
 use crate::driver::cuda::Cuda;
-use crate::driver::pinned::Pinned;
-use crate::driver::sim::Sim;
+use crate::driver::pinned::{self, Pinned};
+use crate::driver::sim::{Options as SimOptions, Sim};
 use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
-use crate::pool::{Pool, PrivateId};
+use crate::pool::{Core, Pool, PrivateId};
 use crate::stats::{BlockInfo, Snapshot, Stats};
 
 /// Which kind of device a pool asks for memory.
@@ -70,7 +70,7 @@ pub fn devices(backend: Backend) -> Result<Vec<Properties>> {
             .collect(),
         #[cfg(not(feature = "cuda"))]
         Backend::Cuda => Err(Unavailable::NotBuilt.into()),
-        Backend::Sim | Backend::Auto => Ok(vec![Sim::default().properties().clone()]),
+        Backend::Sim | Backend::Auto => Ok(vec![simulated().properties().clone()]),
     }
 }
 
@@ -96,6 +96,16 @@ pub enum Memory {
     Device,
     /// Pinned host memory, which the device can reach.
     Pinned,
+}
+
+/// The memory of a simulated device that nobody described: that of a middling GPU.
+const SIMULATED_BYTES: u64 = 24 << 30;
+
+fn simulated() -> Sim {
+    Sim::new(SimOptions {
+        capacity: SIMULATED_BYTES,
+        ..SimOptions::default()
+    })
 }
 
 /// The host's memory in bytes: the most that can be pinned.
@@ -145,7 +155,7 @@ impl AnyPool {
             Backend::Cuda => Self::over_cuda(memory, Cuda::new(device)?, config),
             #[cfg(not(feature = "cuda"))]
             Backend::Cuda => Err(Unavailable::NotBuilt.into()),
-            Backend::Sim | Backend::Auto if device == 0 => Self::over_sim(memory, Sim::default(), config),
+            Backend::Sim | Backend::Auto if device == 0 => Self::over_sim(memory, simulated(), config),
             Backend::Sim | Backend::Auto => Err(Error::NoSuchDevice { device, count: 1 }),
         }
     }
@@ -204,13 +214,20 @@ impl AnyPool {
         each!(self, pool => pool.driver().properties().total_bytes)
     }
 
-    /// See [`Pool::alloc`].
+    /// See [`Pool::alloc`]. Pinned memory belongs to the host, and `stream` is recorded as its first use.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        each!(self, pool => pool.alloc(bytes, stream))
+        match self {
+            #[cfg(feature = "cuda")]
+            Self::Cuda(pool) => pool.alloc(bytes, stream),
+            Self::Sim(pool) => pool.alloc(bytes, stream),
+            #[cfg(feature = "cuda")]
+            Self::PinnedCuda(pool) => alloc_pinned(pool, bytes, stream),
+            Self::PinnedSim(pool) => alloc_pinned(pool, bytes, stream),
+        }
     }
 
     /// See [`Pool::free`] and, with a stream, [`Pool::free_on`].
@@ -234,10 +251,9 @@ impl AnyPool {
         each!(self, pool => pool.free_sized(ptr, bytes))
     }
 
-    /// See [`Pool::free_fast`].
-    #[inline(always)]
-    pub(crate) fn free_fast(&self, ptr: DevicePtr, bytes: u64) -> bool {
-        each!(self, pool => pool.free_fast(ptr, Some(bytes)))
+    /// See [`Pool::core`].
+    pub(crate) fn core(&self) -> &Core {
+        each!(self, pool => pool.core())
     }
 
     /// See [`Pool::owns`].
@@ -335,6 +351,17 @@ impl AnyPool {
     /// One of the streams is not live, or a driver call failed.
     pub fn order_streams(&self, producer: Stream, consumer: Stream) -> Result<bool> {
         each!(self, pool => order_streams(pool.driver(), producer, consumer))
+    }
+}
+
+fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Stream) -> Result<DevicePtr> {
+    let ptr = pool.alloc(bytes, pinned::HOST)?;
+    match pool.record_stream(ptr, stream) {
+        Ok(()) => Ok(ptr),
+        Err(error) => {
+            pool.free(ptr)?;
+            Err(error)
+        }
     }
 }
 

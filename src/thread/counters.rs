@@ -67,9 +67,10 @@ impl Level {
 }
 
 impl Counters {
-    /// One block given out.
+    /// One block given out. Whether the owner should fold.
     #[inline(always)]
-    pub(crate) fn alloc(&self, totals: &Totals, allocated: u64, requested: u64) {
+    #[must_use]
+    pub(crate) fn alloc(&self, allocated: u64, requested: u64) -> bool {
         // Relaxed loads and stores: only the owner writes.
         self.allocs.store(self.allocs.load(Relaxed) + 1, Relaxed);
         let now = self.requested.now.load(Relaxed) + requested as i64;
@@ -81,15 +82,14 @@ impl Counters {
         self.allocated.now.store(now, Relaxed);
         if now > self.allocated.high.load(Relaxed) {
             self.allocated.high.store(now, Relaxed);
-            if now >= FOLD {
-                self.fold(totals);
-            }
         }
+        now >= FOLD
     }
 
-    /// One block given back.
+    /// One block given back. Whether the owner should fold.
     #[inline(always)]
-    pub(crate) fn free(&self, totals: &Totals, allocated: u64, requested: u64) {
+    #[must_use]
+    pub(crate) fn free(&self, allocated: u64, requested: u64) -> bool {
         // Relaxed loads and stores: only the owner writes.
         self.frees.store(self.frees.load(Relaxed) + 1, Relaxed);
         self.requested
@@ -97,14 +97,17 @@ impl Counters {
             .store(self.requested.now.load(Relaxed) - requested as i64, Relaxed);
         let now = self.allocated.now.load(Relaxed) - allocated as i64;
         self.allocated.now.store(now, Relaxed);
-        if now <= -FOLD {
+        now <= -FOLD
+    }
+
+    /// Folds if the delta has become large.
+    pub(crate) fn fold_if_far(&self, totals: &Totals) {
+        if self.allocated.now.load(Relaxed).abs() >= FOLD {
             self.fold(totals);
         }
     }
 
     /// Adds the deltas to the totals.
-    #[cold]
-    #[inline(never)]
     pub(crate) fn fold(&self, totals: &Totals) {
         totals.requested.fold(&self.requested);
         let (before, high) = totals.allocated.fold(&self.allocated);
@@ -198,6 +201,18 @@ pub(crate) struct Sum {
 mod tests {
     use super::*;
 
+    fn alloc(totals: &Totals, counters: &Counters, bytes: u64) {
+        if counters.alloc(bytes, bytes - 1) {
+            counters.fold(totals);
+        }
+    }
+
+    fn free(totals: &Totals, counters: &Counters, bytes: u64) {
+        if counters.free(bytes, bytes - 1) {
+            counters.fold(totals);
+        }
+    }
+
     #[test]
     fn one_owner_has_exact_values_and_peaks() {
         let (totals, counters) = (Totals::default(), Counters::default());
@@ -206,11 +221,11 @@ mod tests {
         for step in 0..1000u64 {
             if step % 3 == 2 {
                 let bytes: u64 = live.swap_remove(live.len() / 2);
-                counters.free(&totals, bytes, bytes - 1);
+                free(&totals, &counters, bytes);
                 now -= bytes as i64;
             } else {
                 let bytes = 512 * (1 + step * 7919 % 3000);
-                counters.alloc(&totals, bytes, bytes - 1);
+                alloc(&totals, &counters, bytes);
                 live.push(bytes);
                 now += bytes as i64;
                 peak = peak.max(now);
@@ -224,14 +239,14 @@ mod tests {
     #[test]
     fn peaks_begin_again_at_what_is_live() {
         let (totals, counters) = (Totals::default(), Counters::default());
-        counters.alloc(&totals, 4 << 20, 4 << 20);
-        counters.free(&totals, 4 << 20, 4 << 20);
-        counters.alloc(&totals, 1024, 1000);
+        alloc(&totals, &counters, 4 << 20);
+        free(&totals, &counters, 4 << 20);
+        alloc(&totals, &counters, 1024);
         totals.reset_peaks(std::iter::once(&counters));
         let sum = totals.sum(std::iter::once(&counters));
         assert_eq!(
             (sum.peak_allocated, sum.peak_requested, sum.peak_active),
-            (1024, 1000, 1024)
+            (1024, 1023, 1024)
         );
     }
 }

@@ -38,10 +38,16 @@ def test_raw_addresses_are_distinct_aligned_and_counted(any_pool):
     assert (stats.alloc_count, stats.free_count) == (len(sizes), len(sizes))
 
 
-def test_a_freed_block_is_given_out_again(any_pool):
-    first = any_pool.alloc_raw(4096)
-    any_pool.free_raw(first)
-    assert any_pool.alloc_raw(4096) == first
+def test_a_freed_block_is_given_out_again(pool):
+    first = pool.alloc_raw(4096)
+    pool.free_raw(first)
+    assert pool.alloc_raw(4096) == first
+
+
+def test_memory_is_used_again(any_pool):
+    for _ in range(200):
+        any_pool.free_raw(any_pool.alloc_raw(MIB))
+    assert any_pool.stats().reserved_bytes <= 64 * MIB
 
 
 def test_integers_of_other_libraries_are_sizes(pool):

@@ -1,0 +1,230 @@
+"""The command line: what it prints, and its exit status."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flagstone
+
+TRACE = Path(__file__).parents[2] / "benches/traces/gpt_variable_length.csv.gz"
+COMMANDS = ("info", "demo", "replay", "bench")
+
+
+@pytest.fixture
+def cli(child):
+    """Run a command; standard error is empty where it succeeds."""
+
+    def run(*arguments, status=0, **options):
+        ran = child("-m", "flagstone", *map(str, arguments), **options)
+        assert ran.returncode == status, ran.stderr
+        assert status == 0 or len(ran.stderr.splitlines()) == 1, ran.stderr
+        assert "Traceback" not in ran.stderr
+        return ran
+
+    return run
+
+
+@pytest.fixture
+def report(cli):
+    """Run a command with --json and return the one object that it prints."""
+
+    def run(*arguments):
+        return json.loads(cli(*arguments, "--json").stdout)
+
+    return run
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(cli, command):
+    assert f"example: flagstone {command}" in cli(command, "--help").stdout
+    assert command in cli("--help").stdout
+
+
+def test_version(cli):
+    assert cli("--version").stdout == f"flagstone {flagstone.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("paint",),
+        ("replay",),
+        ("replay", TRACE, "--passes", "0"),
+        ("replay", TRACE, "--passes", "two"),
+        ("replay", TRACE, "--lag", "-1"),
+        ("replay", TRACE, "--backend", "tpu"),
+        ("replay", TRACE, "--conf", "limti:2GiB"),
+        ("bench", "everything"),
+        ("info", "--colour"),
+    ],
+)
+def test_wrong_usage(cli, arguments):
+    ran = cli(*arguments, status=2)
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("flagstone")
+
+
+def test_info(report, cli):
+    info = report("info")
+    assert info["version"] == flagstone.__version__
+    assert info["profile"] in {"debug", "release"}
+    assert "cuda" in info["features"]
+    assert Path(info["extension"]).samefile(flagstone._core.__file__)
+    assert info["cuda"]["available"] == (info["cuda"]["reason"] is None) == (info["backend"] == "cuda")
+    assert info["devices"][0].keys() == {
+        "backend",
+        "ordinal",
+        "name",
+        "total_bytes",
+        "granularity",
+        "virtual_memory",
+        "memory_pools",
+    }
+    text = cli("info").stdout
+    assert info["extension"] in text
+    assert info["devices"][0]["name"] in text
+
+
+def test_replay(report, cli):
+    result = report("replay", TRACE, "--passes", 3)
+    assert result["trace"] == TRACE.name
+    assert (result["backend"], result["allocator"], result["passes"]) == ("sim", "flagstone", 3)
+    assert result["allocations"] > 1000
+    assert result["errors"] == 0
+    assert result["first_error"] is None
+    assert 0.85 < result["utilisation"] <= 1
+    assert result["utilisation"] == pytest.approx(result["peak_active_bytes"] / result["peak_reserved_bytes"])
+    assert result["peak_live_bytes"] <= result["peak_active_bytes"]
+    assert result["driver_calls"]["cuMemCreate"] > 0
+    assert result["driver_calls_last_pass"].get("cuMemCreate", 0) == 0, "the third pass finds what it needs"
+    assert result["driver_time_us"] > 0
+    assert result["ns_per_op"] > 0
+    text = cli("replay", TRACE).stdout
+    assert f"{result['utilisation']:.2f}" in text
+    assert "cuMemCreate" in text
+
+
+def test_replay_with_settings(report):
+    result = report("replay", TRACE, "--threads", 3, "--lag", 0, "--conf", "magazine:0", "--conf", "growth:64MiB")
+    assert result["errors"] == 0
+
+
+def test_a_replay_that_runs_out_of_memory_fails_after_its_report(cli):
+    ran = cli("replay", TRACE, "--conf", "limit:64MiB", "--json", status=1)
+    result = json.loads(ran.stdout)
+    assert result["errors"] > 0
+    assert result["first_error"] in ran.stderr
+
+
+def test_files_that_are_no_traces(cli, tmp_path):
+    ran = cli("replay", tmp_path / "absent.csv", status=1)
+    assert ran.stderr == f"flagstone: {tmp_path / 'absent.csv'}: No such file or directory\n"
+    assert cli("replay", tmp_path, status=1).stderr == f"flagstone: {tmp_path.name}: Is a directory\n"
+    ran = cli("replay", write(tmp_path / "notes.txt", "nothing of the kind\n"), status=1)
+    assert "notes.txt" in ran.stderr
+    for known in ("event CSV", "lifetimes CSV", "RMM log", "torch memory snapshot"):
+        assert known in ran.stderr
+
+
+def test_a_damaged_line_is_named(cli, tmp_path):
+    trace = write(tmp_path / "trace.csv", "op,id,size,stream\na,1,512,0\na,2,many,0\nf,1,512,0\n")
+    ran = cli("replay", trace, status=1)
+    assert "trace.csv: line 3" in ran.stderr
+    assert ran.stdout == ""
+
+
+def test_traces_that_cannot_be_read_are_typed_errors(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        flagstone._core.Trace(tmp_path / "absent.csv")
+    with pytest.raises(flagstone.TraceError) as caught:
+        flagstone._core.Trace(write(tmp_path / "notes.txt", "nothing of the kind\n"))
+    assert caught.value.file == "notes.txt"
+
+
+def test_traces_say_what_they_hold():
+    example, file = flagstone._core.Trace.example(), flagstone._core.Trace(TRACE)
+    assert (example.name, len(example), example.blocks) == (file.name, len(file), file.blocks)
+    assert (example.format, example.streams) == ("event CSV", 1)
+    assert len(example) > example.blocks > 1000
+    with pytest.raises(ValueError, match="torch-native"):
+        flagstone._core.model(example, "jemalloc")
+    with pytest.raises(ValueError, match="-1"):
+        flagstone._core.replay(example, lag_ms=-1)
+
+
+def test_what_progress_raises_is_raised():
+    class Stop(Exception):
+        pass
+
+    def progress(done, of):
+        assert 0 < done <= of
+        raise Stop
+
+    with pytest.raises(Stop):
+        flagstone._core.replay(flagstone._core.Trace.example(), progress=progress)
+
+
+def test_demo(report, cli):
+    result = report("demo")
+    assert result["simulated"] is True
+    rows = {row["allocator"]: row for row in result["rows"]}
+    assert set(rows) == {"cudaMalloc", "torch-native", "torch-expandable", "flagstone"}
+    assert rows["flagstone"]["errors"] == 0
+    assert rows["flagstone"]["driver_time_us"] < rows["cudaMalloc"]["driver_time_us"]
+    assert rows["flagstone"]["utilisation"] > rows["torch-native"]["utilisation"]
+    text = cli("demo").stdout
+    assert text.startswith("SIMULATED")
+    assert all(f"{row['utilisation']:.3f}" in text for row in rows.values())
+    assert report("demo", TRACE)["rows"][0]["allocations"] == rows["cudaMalloc"]["allocations"]
+
+
+@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random"])
+def test_bench(report, name):
+    result = report("bench", name, "--quick", "--backend", "sim")
+    assert result["bench"] == name
+    assert result["machine"]["cores"] == os.cpu_count()
+    assert result["machine"]["backend"] == "sim"
+    assert result["rows"]
+    for row in result["rows"]:
+        assert row["allocator"] == "flagstone"
+        assert row["case"]
+        assert row["threads"] >= 1
+        time = row["ns_per_step"] if name == "rmm-random" else row["ns_per_pair"]
+        assert time > 0
+    if name == "rmm-random":
+        assert {row["failures"] for row in result["rows"]} == {0}
+
+
+def test_timing_loops_refuse_what_they_cannot_call():
+    functions = flagstone._core.c_functions()
+    with pytest.raises(ValueError, match="address is 0"):
+        flagstone._core.time_pairs((functions["alloc"], 0), 512, 10)
+    flagstone._core.configure("sim")
+    with pytest.raises(MemoryError):
+        flagstone._core.time_pairs((functions["alloc"], functions["free"]), 1 << 60, 10)
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    read, written = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "flagstone", "info"]
+    ran = subprocess.run(command, stdout=written, stderr=subprocess.PIPE, text=True, timeout=50, check=False)
+    os.close(written)
+    assert (
+        ran.returncode,
+        ran.stderr.replace("flagstone: a debug build, many times slower than a release build\n", ""),
+    ) == (1, "")
+
+
+def test_progress_is_shown_on_a_terminal_only(cli):
+    assert cli("demo").stderr == ""
