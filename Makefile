@@ -81,8 +81,9 @@ format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: build  ## Time the compiled benchmarks
-	cargo bench --locked
+bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
+	cargo bench --locked --bench instructions --bench pool
+	$(BIN)/python benches/report.py BENCHMARKS.md
 
 .PHONY: wheel
 wheel: $(VENV)/.build  ## The wheel, in dist/

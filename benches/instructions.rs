@@ -1,7 +1,10 @@
 //! Instructions of the pool's operations, counted by callgrind: `cargo bench --bench instructions`.
 //!
-//! Counts do not depend on what else the machine does, so they have ceilings: one that is crossed fails the run. Each case
-//! runs in processes of its own, once for few and once for many rounds, and the difference is what the rounds take.
+//! Counts do not depend on what else the machine does, so each has a ceiling, a tenth above the count when it was set: one
+//! that is crossed fails the run. Each case runs in processes of its own, once for few and once for many rounds, and the
+//! difference is what the rounds take.
+
+#![expect(clippy::print_stdout, reason = "a program that reports, not the library")]
 
 use std::hint::black_box;
 use std::process::{Command, ExitCode};
@@ -20,12 +23,12 @@ type Case = (&'static str, u64, &'static str, fn(&Pool<Sim>));
 
 const CASES: [Case; 6] = [
     ("pair of 512 bytes", 200, "", |pool| pair(pool, 512)),
-    ("pair of 64 KiB", 200, "", |pool| pair(pool, 64 * KIB)),
-    ("pair of 16 MiB", 200, "", |pool| pair(pool, 16 * MIB)),
-    ("pair of 512 bytes, no magazine", 600, "magazine:0", |pool| {
+    ("pair of 64 KiB", 190, "", |pool| pair(pool, 64 * KIB)),
+    ("pair of 16 MiB", 280, "", |pool| pair(pool, 16 * MIB)),
+    ("pair of 512 bytes, no magazine", 900, "magazine:0", |pool| {
         pair(pool, 512)
     }),
-    ("pair of 64 KiB, no magazine", 600, "magazine:0", |pool| {
+    ("pair of 64 KiB, no magazine", 860, "magazine:0", |pool| {
         pair(pool, 64 * KIB)
     }),
     ("100 blocks of 4 KiB, freed in order", 20_000, "", |pool| {
