@@ -122,6 +122,9 @@ impl Kind {
     }
 }
 
+/// How many large blocks come back without growth until an arena counts as settled.
+const SETTLED: u32 = 256;
+
 /// One arena.
 pub(crate) struct Arena {
     pub(crate) index: u32,
@@ -134,6 +137,8 @@ pub(crate) struct Arena {
     pub(crate) returned: TakeAll,
     /// Blocks of each class, for any thread.
     shared: Box<[TaggedStack]>,
+    /// Large blocks that came back since the arena last grew.
+    settled: AtomicU32,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
     inner: Mutex<Inner>,
@@ -159,6 +164,7 @@ impl Arena {
             durable: AtomicBool::new(durable),
             returned: TakeAll::default(),
             shared: shared.into(),
+            settled: AtomicU32::new(0),
             holders: AtomicU32::new(0),
             inner: Mutex::new(Inner {
                 arena: index,
@@ -172,6 +178,23 @@ impl Arena {
     /// The shared list of a class; sizes above [`CLASS_MAX`] have none.
     pub(crate) fn shared(&self, units: u32) -> Option<&TaggedStack> {
         self.shared.get(units as usize)
+    }
+
+    /// A large block came back.
+    pub(crate) fn settle(&self) {
+        // Relaxed, here and below: a hint. It wraps after 2^32 large blocks, which costs a few hits.
+        self.settled.fetch_add(1, Relaxed);
+    }
+
+    /// The arena grows.
+    pub(crate) fn unsettle(&self) {
+        self.settled.store(0, Relaxed);
+    }
+
+    /// Whether the arena has what its stream needs. As long as it has not, large blocks stay out of the magazines, so that they can
+    /// be one with their neighbours: exact reuse is fast, but what waits for its own size is a hole for all others.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Relaxed) >= SETTLED
     }
 
     /// Takes the lock and everything that was returned meanwhile.

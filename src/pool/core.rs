@@ -334,7 +334,10 @@ impl Core {
             block.cache.store(0, Relaxed);
             match arena.shared(block.units()) {
                 Some(list) if block.units() <= CLASS_MAX => list.push_chain(blocks, index, index),
-                _ => arena.returned.push(blocks, index),
+                _ => {
+                    arena.settle();
+                    arena.returned.push(blocks, index);
+                }
             }
             index = next;
         }

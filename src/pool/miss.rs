@@ -61,6 +61,9 @@ impl<D: Driver> Pool<D> {
 
     /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
     fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+        if let (Some(cache), Kind::Large) = (cache, Kind::of(units)) {
+            cache.keep_large(arena.is_settled());
+        }
         if let Some(cache) = cache.filter(|cache| cache.has_remote()) {
             let index = self.take_remote(arena, cache, units);
             if index != 0 {
@@ -172,6 +175,7 @@ impl<D: Driver> Pool<D> {
     /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         count(&self.core.events.growths);
+        arena.unsettle();
         if self.virtual_memory {
             self.grow_pages(arena, units)
         } else {

@@ -52,7 +52,9 @@ pub(crate) struct Cache {
     pub(crate) arena: u32,
     held: AtomicU64,
     /// The most bytes that magazines, and the remote list, may hold each.
-    pub(crate) bound: AtomicU64,
+    bound: u64,
+    /// The same for a block above [`CLASS_MAX`]: half of it, so that large blocks cannot crowd out the small ones, or 0.
+    large_bound: AtomicU64,
     pub(crate) counters: Counters,
     heads: [AtomicU32; CLASS_MAX as usize + 1],
     large: [Large; LARGE_SLOTS],
@@ -91,7 +93,8 @@ impl Cache {
             index,
             arena,
             held: AtomicU64::new(0),
-            bound: AtomicU64::new(bound),
+            bound,
+            large_bound: AtomicU64::new(0),
             counters: Counters::default(),
             heads: std::array::from_fn(|_| AtomicU32::new(0)),
             large: std::array::from_fn(|_| Large::default()),
@@ -186,11 +189,9 @@ impl Cache {
         let units = block.units();
         let Some(_busy) = self.enter() else { return false };
         let held = self.held.load(Relaxed) + size_class::bytes(units);
-        let bound = self.bound.load(Relaxed);
         let head = match self.heads.get(units as usize) {
-            Some(head) if held <= bound => head,
-            // Large blocks get half of the room, so that they cannot crowd out the small ones.
-            None if held <= bound / 2 => match self.large(units, true) {
+            Some(head) if held <= self.bound => head,
+            None if held <= self.large_bound.load(Relaxed) => match self.large(units, true) {
                 Some(head) => head,
                 None => return false,
             },
@@ -202,12 +203,17 @@ impl Cache {
         true
     }
 
+    /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
+    pub(crate) fn keep_large(&self, keep: bool) {
+        self.large_bound.store(if keep { self.bound / 2 } else { 0 }, Relaxed);
+    }
+
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
     pub(crate) fn push_remote(&self, blocks: &Blocks, block: &Block) -> bool {
         let bytes = block.bytes();
         // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
         // says: it can be left too high, see `take_remote`.
-        if self.remote.bytes.load(Relaxed) + bytes > self.bound.load(Relaxed) && self.has_remote() {
+        if self.remote.bytes.load(Relaxed) + bytes > self.bound && self.has_remote() {
             return false;
         }
         self.remote.bytes.fetch_add(bytes, Relaxed);
@@ -336,6 +342,7 @@ mod tests {
     #[test]
     fn gives_back_the_last_of_exactly_that_size() {
         let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 1 << 30));
+        cache.keep_large(true);
         let (a, b, c) = (block(&blocks, 3), block(&blocks, 3), block(&blocks, 5000));
         for index in [a, b, c] {
             assert!(push(&cache, &blocks, index));
