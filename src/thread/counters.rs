@@ -256,7 +256,10 @@ mod tests {
 
     #[test]
     fn with_several_owners_the_peak_is_at_most_a_fold_each_too_high() {
-        let (totals, owners) = (Totals::default(), [const { () }; 4].map(|()| Counters::default()));
+        let (totals, owners) = (
+            Totals::default(),
+            std::array::from_fn::<_, 4, _>(|_| Counters::default()),
+        );
         let (mut now, mut peak) = (0i64, 0i64);
         for step in 0..4000usize {
             let owner = &owners[step % 4];
