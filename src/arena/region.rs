@@ -115,6 +115,7 @@ impl Region {
         let index = blocks.take(1);
         if index != 0 {
             let block = blocks.get(index);
+            block.set_index(index);
             block.addr.store(addr, Relaxed);
             block.units.store(units, Relaxed);
             block.arena.store(self.arena, Relaxed);

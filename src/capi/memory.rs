@@ -4,15 +4,54 @@ use super::error::{call, keep, quietly};
 use super::throw;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::{Error, Result};
+use crate::pool::Hit;
 use crate::registry::process;
 use std::ffi::{c_int, c_void};
+use std::ptr;
 
+/// What the calling thread's magazine has. Nothing in it can panic: no index is checked, nothing is unwrapped. What is left
+/// to do then is a call in last place that cannot unwind, so that a hit needs no stack frame.
 #[inline(always)]
-fn alloc(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
+fn hit(size: usize, device: c_int, stream: *mut c_void) -> Hit<'static> {
+    match process::core(device) {
+        Some(core) => core.alloc_hit(size as u64, Stream(stream.addr())),
+        None => Hit::Miss,
+    }
+}
+
+fn pointer(addr: DevicePtr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(addr as usize)
+}
+
+fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
     call(|| {
         let addr = process::pool(device)?.alloc(size as u64, Stream(stream.addr()))?;
-        Ok(std::ptr::with_exposed_provenance_mut(addr as usize))
+        Ok(pointer(addr))
     })
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    miss(size, device, stream).unwrap_or_else(|error| {
+        keep(error);
+        ptr::null_mut()
+    })
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    let prepared = match miss(size, device, stream) {
+        Ok(addr) => return addr,
+        Err(error) => throw::prepare(error),
+    };
+    // Nothing that needs dropping is alive any more.
+    match prepared {
+        // SAFETY: our callers expect exceptions, and this frame and theirs hold nothing that needs dropping.
+        Some(prepared) => unsafe { prepared.throw() },
+        None => ptr::null_mut(),
+    }
 }
 
 /// `size` bytes of `device` for use on `stream`, aligned to 512 bytes; null on failure, never for size 0.
@@ -23,12 +62,10 @@ fn alloc(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void>
 /// `stream` must be a live stream handle of the device, or one of the default streams' (0, 1, 2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    match alloc(size, device, stream) {
-        Ok(addr) => addr,
-        Err(error) => {
-            keep(error);
-            std::ptr::null_mut()
-        }
+    match hit(size, device, stream) {
+        Hit::Block(addr) => pointer(addr),
+        Hit::Far(far) => pointer(far.fold()),
+        Hit::Miss => alloc_miss(size, device, stream),
     }
 }
 
@@ -39,15 +76,10 @@ pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mu
 /// As [`flagstone_alloc`]; and the caller must be C++ that expects exceptions.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
-    let prepared = match alloc(size, device, stream) {
-        Ok(addr) => return addr,
-        Err(error) => throw::prepare(error),
-    };
-    // Nothing that needs dropping is alive any more.
-    match prepared {
-        // SAFETY: the caller expects exceptions, and this frame holds nothing that needs dropping.
-        Some(prepared) => unsafe { prepared.throw() },
-        None => std::ptr::null_mut(),
+    match hit(size, device, stream) {
+        Hit::Block(addr) => pointer(addr),
+        Hit::Far(far) => pointer(far.fold()),
+        Hit::Miss => torch_alloc_miss(size, device, stream),
     }
 }
 
@@ -59,20 +91,27 @@ pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_free(ptr: *mut c_void, size: usize, device: c_int, _stream: *mut c_void) {
     let (addr, bytes) = (ptr.addr() as u64, size as u64);
-    quietly(|| match process::existing(device) {
-        Some(pool) if pool.free_fast(addr, bytes) => Ok(()),
-        _ => free_slow(addr, bytes, device),
-    });
+    // Nothing in the hit path can panic, as for `hit`.
+    let freed = match process::core(device) {
+        Some(core) => core.free_hit(addr, Some(bytes)),
+        None => false,
+    };
+    if !freed {
+        free_miss(addr, bytes, device);
+    }
 }
 
 #[cold]
-fn free_slow(addr: DevicePtr, bytes: u64, device: c_int) -> Result<()> {
-    if addr == 0 {
-        return Ok(());
-    }
-    // A foreign pointer is counted by the pool that it was meant for.
-    match process::owner(addr, device).or_else(|| process::existing(device)) {
-        Some(pool) => pool.free_sized(addr, bytes),
-        None => Err(Error::UnknownPointer { addr }),
-    }
+#[inline(never)]
+extern "C" fn free_miss(addr: DevicePtr, bytes: u64, device: c_int) {
+    quietly(|| {
+        if addr == 0 {
+            return Ok(());
+        }
+        // A foreign pointer is counted by the pool that it was meant for.
+        match process::owner(addr, device).or_else(|| process::existing(device)) {
+            Some(pool) => pool.free_sized(addr, bytes),
+            None => Err(Error::UnknownPointer { addr }),
+        }
+    });
 }

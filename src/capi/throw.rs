@@ -191,15 +191,19 @@ impl Prepared {
     /// nothing to drop.
     pub(super) unsafe fn throw(self) -> ! {
         match self {
-            // SAFETY: the object was constructed by `prepare` and is thrown once.
             Self::OutOfMemory {
                 object,
                 type_info,
                 destructor,
                 throw,
-            } => unsafe { throw(object, type_info, destructor) },
-            // SAFETY: all are C strings.
-            Self::Failure { message, fail } => unsafe { fail(FUNCTION.as_ptr(), FILE.as_ptr(), line!(), message) },
+            } => {
+                // SAFETY: the object was constructed by `prepare` and is thrown once.
+                unsafe { throw(object, type_info, destructor) }
+            }
+            Self::Failure { message, fail } => {
+                // SAFETY: all are C strings.
+                unsafe { fail(FUNCTION.as_ptr(), FILE.as_ptr(), line!(), message) }
+            }
         }
     }
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 /// How many items a list can have.
 const CAPACITY: usize = 1 << 16;
 
-/// An append-only list of boxed items, numbered from 1 (0 means none).
+/// An append-only list of boxed items, numbered from 1. Number 0 means none and is an item too, which [`Self::new`] is given:
+/// so nobody has to ask.
 pub(crate) struct Append<T: Send + Sync> {
     slots: Box<[AtomicPtr<T>]>,
     len: AtomicU32,
@@ -15,9 +16,10 @@ pub(crate) struct Append<T: Send + Sync> {
 }
 
 impl<T: Send + Sync> Append<T> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(none: T) -> Self {
         let mut slots = Vec::with_capacity(CAPACITY);
         slots.resize_with(CAPACITY, AtomicPtr::default);
+        slots[0] = AtomicPtr::new(Box::into_raw(Box::new(none)));
         Self {
             slots: slots.into(),
             len: AtomicU32::new(0),
@@ -39,12 +41,14 @@ impl<T: Send + Sync> Append<T> {
         Some(unsafe { &*item })
     }
 
-    /// The item with this index, which must have been pushed.
+    /// The item with this index, which must have been pushed, or 0.
     #[inline(always)]
     pub(crate) fn get(&self, index: u32) -> &T {
-        debug_assert!(index != 0, "index 0 is none");
+        debug_assert!((index as usize) < CAPACITY, "index {index} is of no slot");
+        // SAFETY: indices come from `push`, which has a slot for each.
+        let slot = unsafe { self.slots.get_unchecked(index as usize) };
         // Acquire: the item is read through the pointer.
-        let item = self.slots[index as usize].load(Ordering::Acquire);
+        let item = slot.load(Ordering::Acquire);
         debug_assert!(!item.is_null(), "index {index} was never pushed");
         // SAFETY: indices come from `push`, which stored the pointer first; items live as long as the list.
         unsafe { &*item }

@@ -11,8 +11,8 @@
 //! Invariants:
 //! - a block is on exactly one list when `CACHED`, in exactly one bin when `FREE`, on none otherwise;
 //! - `FREE` neighbours in one segment have something else between them;
-//! - the table has an entry for a block exactly while it is `CACHED`, `LIVE` or `PENDING`;
-//! - only the thread that changed the state from `LIVE` puts the block anywhere.
+//! - the table has an entry for a block exactly while it is `CACHED`, `LIVE`, `USED` or `PENDING`;
+//! - only the thread that changed the state from `LIVE` or `USED` puts the block anywhere.
 
 use super::store::{Store, Zeroed};
 use crate::freelist::Links;
@@ -39,6 +39,8 @@ pub(crate) enum State {
     Unmapped = 6,
     /// A range whose memory is being mapped or unmapped, outside the lock.
     Busy = 7,
+    /// Given out, and in use on other streams too: freed by the slow way.
+    Used = 8,
 }
 
 impl State {
@@ -51,6 +53,7 @@ impl State {
             5 => Self::Slab,
             6 => Self::Unmapped,
             7 => Self::Busy,
+            8 => Self::Used,
             _ => Self::Vacant,
         }
     }
@@ -73,8 +76,8 @@ pub(crate) struct Block {
     pub(crate) link: AtomicU32,
     /// The cache (thread and arena) that the block goes back to; 0 for none.
     pub(crate) cache: AtomicU32,
-    /// First of the recorded uses on other streams; 0 for none.
-    pub(crate) uses: AtomicU32,
+    /// The record's own index.
+    index: AtomicU32,
     /// The arena whose memory this is.
     pub(crate) arena: AtomicU32,
     /// The segment, or for a slot its slab.
@@ -142,14 +145,27 @@ impl Block {
         self.state.store(state as u32, Ordering::Relaxed);
     }
 
-    /// Takes a live block out of the user's hands; `false` if it was not live. The one exchange of a free: of two
-    /// threads that free the same pointer one loses.
+    /// The record's own index.
     #[inline(always)]
-    pub(crate) fn end_life(&self, to: State) -> bool {
+    pub(crate) fn index(&self) -> u32 {
+        // Relaxed: set when the record was taken, always to the same.
+        self.index.load(Ordering::Relaxed)
+    }
+
+    /// Notes the record's own index, which never changes.
+    pub(crate) fn set_index(&self, index: u32) {
+        // Relaxed: published with the record.
+        self.index.store(index, Ordering::Relaxed);
+    }
+
+    /// Changes the state if it is `from`; `false` if not. The one exchange of a free: of two threads that free the same
+    /// pointer one loses.
+    #[inline(always)]
+    pub(crate) fn change(&self, from: State, to: State) -> bool {
         // AcqRel: what the user's thread did to the block happens before whatever we do with it. Relaxed on failure:
         // nothing follows.
         self.state
-            .compare_exchange(State::Live as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 }

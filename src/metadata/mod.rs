@@ -8,4 +8,4 @@ mod table;
 pub(crate) use append::Append;
 pub(crate) use block::{Block, Blocks, State};
 pub(crate) use store::{Store, Zeroed};
-pub(crate) use table::{Entry, Table};
+pub(crate) use table::{Entry, Table, covers};

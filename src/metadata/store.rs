@@ -50,8 +50,11 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     #[inline(always)]
     pub(crate) fn get(&self, index: u32) -> &T {
         debug_assert!(index != 0, "index 0 is none");
+        debug_assert!(((index >> BITS) as usize) < CHUNKS, "index {index} is of no chunk");
+        // SAFETY: indices are only made by `take`, which has a chunk for each.
+        let chunk = unsafe { self.chunks.get_unchecked((index >> BITS) as usize) };
         // Acquire: pairs with the release in `take`, in case the index came to us by a relaxed path.
-        let chunk = self.chunks[(index >> BITS) as usize].load(Ordering::Acquire);
+        let chunk = chunk.load(Ordering::Acquire);
         debug_assert!(!chunk.is_null(), "index {index} was never given out");
         // SAFETY: indices are only made by `take`, which made the chunk first; chunks live as long as the store, and
         // the offset is below the chunk's length.

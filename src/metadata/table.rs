@@ -5,62 +5,60 @@
 //!        root[4096] -> mid[32768] -> leaf[128]: one entry for each 16 KiB of address space
 //! ```
 //!
-//! A leaf (512 bytes) exists for each 2 MiB in which a block begins, which is 0.024 % of the memory held; mids are made
+//! A leaf (1 KiB) exists for each 2 MiB in which a block begins, which is 0.05 % of the memory held; mids are made
 //! for each 64 GiB and only their touched pages take memory. One entry is enough: blocks above 16 KiB begin in
 //! different granules, and smaller ones are slots of a slab that has its granules to itself.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 const ROOT: usize = 1 << 12;
 const MID: usize = 1 << 15;
 const LEAF: usize = 1 << 7;
-const SLAB: u32 = 1 << 31;
+/// The lowest bit of an entry tells slabs from blocks: records are aligned to 64 bytes.
+const SLAB: usize = 1;
 
-type Leaf = [AtomicU32; LEAF];
+type Leaf = [AtomicPtr<()>; LEAF];
 type Mid = [AtomicPtr<Leaf>; MID];
 
 /// What begins in a granule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Entry<'a, B, S> {
     /// Nothing that was given out.
     None,
-    /// A block: its index.
-    Block(u32),
+    /// A block.
+    Block(&'a B),
     /// Slots of this slab.
-    Slab(u32),
+    Slab(&'a S),
 }
 
-impl Entry {
-    fn to_raw(self) -> u32 {
-        match self {
-            Self::None => 0,
-            Self::Block(index) => index,
-            Self::Slab(index) => index | SLAB,
+/// The table, to records of blocks `B` and slabs `S`, which live at least as long. Readers are wait-free; writers of one
+/// entry are ordered by whoever owns that address range.
+pub(crate) struct Table<B, S> {
+    root: Box<[AtomicPtr<Mid>; ROOT]>,
+    records: PhantomData<(*const B, *const S)>,
+}
+
+// SAFETY: the table gives out shared references to records, as a slice of references would.
+unsafe impl<B: Sync, S: Sync> Send for Table<B, S> {}
+// SAFETY: as above.
+unsafe impl<B: Sync, S: Sync> Sync for Table<B, S> {}
+
+impl<B, S> Table<B, S> {
+    pub(crate) fn new() -> Self {
+        Self {
+            root: Box::new([const { AtomicPtr::new(ptr::null_mut()) }; ROOT]),
+            records: PhantomData,
         }
     }
-}
 
-/// The table. Readers are wait-free; writers of one entry are ordered by whoever owns that address range.
-pub(crate) struct Table {
-    root: Box<[AtomicPtr<Mid>]>,
-}
-
-impl Table {
-    pub(crate) fn new() -> Self {
-        let mut root = Vec::with_capacity(ROOT);
-        root.resize_with(ROOT, AtomicPtr::default);
-        Self { root: root.into() }
-    }
-
-    /// What begins in the granule of `addr`.
+    /// What begins in the granule of `addr`. For addresses from 2^48 on it answers for another one: the caller compares.
     #[inline(always)]
-    pub(crate) fn get(&self, addr: u64) -> Entry {
-        let Some(slot) = self.root.get((addr >> 36) as usize) else {
-            return Entry::None;
-        };
+    pub(crate) fn get(&self, addr: u64) -> Entry<'_, B, S> {
         // Acquire: the mid's contents are read through the pointer.
-        let mid = slot.load(Ordering::Acquire);
+        let mid = self.root[(addr >> 36) as usize % ROOT].load(Ordering::Acquire);
         if mid.is_null() {
             return Entry::None;
         }
@@ -74,29 +72,39 @@ impl Table {
         // SAFETY: as for mids.
         let leaf = unsafe { &*leaf };
         // Acquire: the record that the entry names is read next.
-        let raw = leaf[(addr >> 14) as usize % LEAF].load(Ordering::Acquire);
-        if raw == 0 {
+        let entry = leaf[(addr >> 14) as usize % LEAF].load(Ordering::Acquire);
+        if entry.is_null() {
             Entry::None
-        } else if raw & SLAB == 0 {
-            Entry::Block(raw)
+        } else if entry.addr() & SLAB == 0 {
+            // SAFETY: `set` was given a record that lives as long as the table.
+            Entry::Block(unsafe { &*entry.cast::<B>() })
         } else {
-            Entry::Slab(raw & !SLAB)
+            // SAFETY: as above, and the mark is taken off again.
+            Entry::Slab(unsafe { &*entry.wrapping_byte_sub(SLAB).cast::<S>() })
         }
     }
 
     /// Sets the entry of the granule of `addr`, which must be below 2^48. Called by whoever owns the range, once its
     /// record is filled in.
-    pub(crate) fn set(&self, addr: u64, entry: Entry) {
-        let mid = reach(&self.root[(addr >> 36) as usize]);
+    ///
+    /// # Safety
+    /// The record must live as long as the table, at an address that is even.
+    pub(crate) unsafe fn set(&self, addr: u64, entry: Entry<'_, B, S>) {
+        let mid = reach(&self.root[(addr >> 36) as usize % ROOT]);
         let leaf = reach(&mid[(addr >> 21) as usize % MID]);
+        let entry: *const () = match entry {
+            Entry::None => ptr::null(),
+            Entry::Block(block) => ptr::from_ref(block).cast(),
+            Entry::Slab(slab) => ptr::from_ref(slab).cast::<()>().wrapping_byte_add(SLAB),
+        };
         // Release: the record is visible to whoever reads the entry.
-        leaf[(addr >> 14) as usize % LEAF].store(entry.to_raw(), Ordering::Release);
+        leaf[(addr >> 14) as usize % LEAF].store(entry.cast_mut(), Ordering::Release);
     }
+}
 
-    /// Whether the table can hold the addresses below `end`.
-    pub(crate) const fn covers(end: u64) -> bool {
-        end <= 1 << 48
-    }
+/// Whether a table can hold the addresses below `end`.
+pub(crate) const fn covers(end: u64) -> bool {
+    end <= 1 << 48
 }
 
 /// The array behind `slot`, made (zeroed) if there is none.
@@ -125,9 +133,9 @@ fn reach<T>(slot: &AtomicPtr<T>) -> &T {
     unsafe { &*found }
 }
 
-impl Drop for Table {
+impl<B, S> Drop for Table<B, S> {
     fn drop(&mut self) {
-        for mid in &self.root {
+        for mid in self.root.iter() {
             // Relaxed, here and below: we have the table to ourselves.
             let mid = mid.load(Ordering::Relaxed);
             if mid.is_null() {
@@ -151,14 +159,29 @@ impl Drop for Table {
 mod tests {
     use super::*;
 
+    static RECORDS: [u64; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+
+    fn set(table: &Table<u64, u64>, addr: u64, entry: Entry<'static, u64, u64>) {
+        // SAFETY: the records are static.
+        unsafe { table.set(addr, entry) };
+    }
+
+    fn get(table: &Table<u64, u64>, addr: u64) -> (u64, u64) {
+        match table.get(addr) {
+            Entry::None => (0, 0),
+            Entry::Block(block) => (*block, 0),
+            Entry::Slab(slab) => (0, *slab),
+        }
+    }
+
     #[test]
     fn finds_what_was_set_and_nothing_else() {
         let table = Table::new();
         let base = 0x7f12_3460_0000;
-        table.set(base, Entry::Block(7));
-        table.set(base + (16 << 10), Entry::Slab(9));
-        assert_eq!(table.get(base + 511), Entry::Block(7));
-        assert_eq!(table.get(base + (17 << 10)), Entry::Slab(9));
+        set(&table, base, Entry::Block(&RECORDS[7]));
+        set(&table, base + (16 << 10), Entry::Slab(&RECORDS[9]));
+        assert_eq!(get(&table, base + 511), (7, 0));
+        assert_eq!(get(&table, base + (17 << 10)), (0, 9));
         for miss in [
             0,
             base - 1,
@@ -166,25 +189,24 @@ mod tests {
             base + (2 << 20),
             base ^ (1 << 40),
             u64::MAX,
-            1 << 48,
         ] {
-            assert_eq!(table.get(miss), Entry::None, "{miss:#x}");
+            assert_eq!(get(&table, miss), (0, 0), "{miss:#x}");
         }
-        table.set(base, Entry::None);
-        assert_eq!(table.get(base), Entry::None);
+        set(&table, base, Entry::None);
+        assert_eq!(get(&table, base), (0, 0));
     }
 
     #[test]
     fn threads_that_reach_a_new_place_together_agree() {
         let table = Table::new();
         std::thread::scope(|scope| {
-            for i in 1..=4u32 {
+            for (i, record) in RECORDS.iter().enumerate().skip(1).take(4) {
                 let table = &table;
-                scope.spawn(move || table.set(u64::from(i) << 14, Entry::Block(i)));
+                scope.spawn(move || set(table, (i as u64) << 14, Entry::Block(record)));
             }
         });
-        for i in 1..=4u32 {
-            assert_eq!(table.get(u64::from(i) << 14), Entry::Block(i));
+        for i in 1..=4u64 {
+            assert_eq!(get(&table, i << 14), (i, 0));
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::Pool;
 use crate::arena::{Arena, Inner, Kind};
 use crate::driver::Driver;
-use crate::metadata::{Entry, State};
+use crate::metadata::{Block, State};
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -117,19 +117,16 @@ impl<D: Driver> Pool<D> {
                 match state {
                     State::Free => free.push(index),
                     State::Slab => self.check_slab(index, tally)?,
-                    State::Live | State::Pending | State::Cached => {
-                        hold!(metadata.find(addr) == Some(index), "{addr:#x}: not in the table");
+                    State::Live | State::Used | State::Pending | State::Cached => {
+                        hold!(
+                            metadata.find(addr).map(Block::index) == Some(index),
+                            "{addr:#x}: not in the table"
+                        );
                         tally.add(index, state, block.bytes());
                     }
                     State::Unmapped => {}
                     State::Busy if region.stuck.iter().any(|stuck| stuck.block == index) => {}
                     State::Vacant | State::Busy => return Err(format!("{addr:#x}: {state:?} within a segment")),
-                }
-                if matches!(state, State::Free | State::Unmapped) {
-                    hold!(
-                        metadata.table.get(addr) == Entry::None || kind == Kind::Small,
-                        "{addr:#x}: {state:?} in table"
-                    );
                 }
                 (addr, before, last, index) = (block.end(), index, state, block.behind.load(Relaxed));
             }
@@ -160,10 +157,9 @@ impl<D: Driver> Pool<D> {
     fn check_slab(&self, range: u32, tally: &mut Tally) -> Verdict {
         let metadata = &self.core.metadata;
         let base = metadata.blocks.get(range).addr();
-        let Entry::Slab(slab) = metadata.table.get(base) else {
+        let Some(record) = metadata.slab(base) else {
             return Err(format!("{base:#x}: a slab that is not in the table"));
         };
-        let record = metadata.slabs.get(slab);
         let (first, slots) = (record.first_block.load(Relaxed), record.slots.load(Relaxed));
         let mut vacant = 0;
         let mut index = record.first_free.load(Relaxed);
@@ -184,7 +180,7 @@ impl<D: Driver> Pool<D> {
         for index in first..first + slots {
             let block = metadata.blocks.get(index);
             hold!(
-                metadata.find(block.addr()) == Some(index),
+                metadata.find(block.addr()).map(Block::index) == Some(index),
                 "{:#x}: slot not found",
                 block.addr()
             );
@@ -228,7 +224,7 @@ impl<D: Driver> Pool<D> {
 impl Tally {
     fn add(&mut self, index: u32, state: State, bytes: u64) {
         match state {
-            State::Live => {
+            State::Live | State::Used => {
                 self.live += 1;
                 self.live_bytes += bytes;
             }

@@ -5,10 +5,12 @@ use crate::driver::{DevicePtr, Stream};
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::lock;
-use crate::thread::{Cache, Counters, Current, Lender, NO_STREAM, Sum, Totals};
+use crate::thread::{
+    Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
+};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
@@ -23,6 +25,7 @@ pub(crate) fn forked() -> bool {
 extern "C" fn in_child() {
     FORKED.store(true, Relaxed);
     // No hit any more: the slow paths look at the flag.
+    change_tokens();
     Current::abandon();
 }
 
@@ -54,14 +57,41 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
 }
 
-/// What a free on the hit path found.
-pub(crate) enum Freed {
-    /// All is done.
-    Done,
-    /// The block was taken from the user and found no room in its magazine.
-    Overflow(u32),
-    /// Nothing was done: look again on the slow path.
-    Look,
+/// What a request on the hit path got.
+pub(crate) enum Hit<'a> {
+    /// Nothing.
+    Miss,
+    /// A block, given out.
+    Block(DevicePtr),
+    /// A block, given out; and its owner's counters are far from the totals.
+    Far(Far<'a>),
+}
+
+/// A block whose owner's counters have to be folded.
+pub(crate) struct Far<'a> {
+    core: &'a Core,
+    counters: &'a Counters,
+    addr: DevicePtr,
+}
+
+impl Far<'_> {
+    /// Folds the counters; the block. In last place of a hit it needs no stack frame.
+    #[inline(always)]
+    pub(crate) fn fold(self) -> DevicePtr {
+        self.core.finish_alloc(self.counters, self.addr)
+    }
+}
+
+impl Hit<'_> {
+    /// The block, if there is one.
+    #[inline(always)]
+    pub(crate) fn addr(self) -> Option<DevicePtr> {
+        match self {
+            Self::Miss => None,
+            Self::Block(addr) => Some(addr),
+            Self::Far(far) => Some(far.fold()),
+        }
+    }
 }
 
 /// A pool without its driver.
@@ -78,8 +108,12 @@ pub(crate) struct Core {
     arena_of: Mutex<HashMap<ArenaKey, u32>>,
     /// Caches whose threads have ended, by arena.
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
+    /// Which cache a hit uses.
+    own: OwnCaches,
     /// For threads that have no cache any more.
     orphans: Mutex<Counters>,
+    /// What those have requested, for whoever cannot take the lock.
+    orphans_requested: AtomicI64,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
@@ -94,79 +128,125 @@ impl Core {
             number: NEXT.fetch_add(1, Relaxed),
             watched: AtomicU32::new(0),
             metadata: Metadata::new(),
-            caches: Append::new(),
-            arenas: Append::new(),
+            caches: Append::new(Cache::new(0, 0, NO_STREAM, 0)),
+            arenas: Append::new(Arena::new(
+                0,
+                ArenaKey {
+                    stream: StreamKey::Legacy,
+                    private: None,
+                },
+                Stream::LEGACY,
+                false,
+            )),
             totals: Totals::default(),
             events: Events::default(),
             arena_of: Mutex::default(),
             vacant: Mutex::default(),
+            own: OwnCaches::new(),
             orphans: Mutex::default(),
+            orphans_requested: AtomicI64::new(0),
             takers: Mutex::default(),
-            magazine,
+            magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
         })
     }
 
-    /// A block from the calling thread's magazine, or 0: no lock, no driver call, no atomic read-modify-write.
+    /// A block from the calling thread's magazine, if it has one: no lock, no driver call, no atomic read-modify-write.
     #[inline(always)]
-    pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> DevicePtr {
+    pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> Hit<'_> {
         // Relaxed: a request that runs beside the beginning of a capture may be served either way.
         if self.watched.load(Relaxed) != 0 {
-            return 0;
+            return Hit::Miss;
         }
-        match Current::last(self.number, stream.0) {
-            Some(cache) => self.pop(cache, bytes),
-            None => 0,
+        match self.own.find(stream.0) {
+            Some(cache) => self.pop(cache, size_class::hit_units(bytes), bytes),
+            None => Hit::Miss,
         }
     }
 
-    /// A block from a cache of the calling thread, or 0.
+    /// A block from a cache of the calling thread, if it has one.
     #[inline(always)]
-    pub(crate) fn pop(&self, cache: &Cache, bytes: u64) -> DevicePtr {
-        // Too large gives 0 units, of which no magazine has any.
-        match cache.pop(&self.metadata.blocks, size_class::units(bytes)) {
-            0 => 0,
-            index => self.hand_out(&cache.counters, index, bytes),
+    pub(crate) fn pop<'a>(&'a self, cache: &'a Cache, units: u64, requested: u64) -> Hit<'a> {
+        match cache.pop(&self.metadata.blocks, units) {
+            Some(block) => self.hand_out(&cache.counters, block, requested),
+            None => Hit::Miss,
         }
     }
 
     /// Gives a held block to the user.
     #[inline(always)]
-    pub(crate) fn hand_out(&self, counters: &Counters, index: u32, requested: u64) -> DevicePtr {
-        let block = self.metadata.blocks.get(index);
+    pub(crate) fn hand_out<'a>(&'a self, counters: &'a Counters, block: &Block, requested: u64) -> Hit<'a> {
         // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
         block.requested.store(requested, Relaxed);
         block.set_state(State::Live);
-        counters.alloc(&self.totals, block.bytes(), requested);
-        block.addr()
+        let far = counters.alloc(&self.totals, block.bytes(), requested);
+        let addr = block.addr();
+        if far {
+            Hit::Far(Far {
+                core: self,
+                counters,
+                addr,
+            })
+        } else {
+            Hit::Block(addr)
+        }
     }
 
-    /// Takes a block back into the calling thread's magazine, if that is where it belongs. A `size` that is not what was
-    /// asked for is counted.
+    /// Takes a block back into the calling thread's magazine, if that is where it belongs; `false`, with nothing done, for
+    /// any other pointer. A `size` that is not what was asked for is counted.
     #[inline(always)]
-    pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> Freed {
-        let (Some(index), Some(current)) = (self.metadata.find(addr), Current::hot()) else {
-            return Freed::Look;
+    pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
+        let Some(block) = self.metadata.find(addr) else {
+            return false;
         };
-        let block = self.metadata.blocks.get(index);
-        // Relaxed, both: whoever set them gave the pointer on to us by means that order the stores.
-        let cache = block.cache.load(Relaxed);
-        if cache == 0 || block.uses.load(Relaxed) != 0 {
-            return Freed::Look;
-        }
-        let cache = self.caches.get(cache);
-        // Relaxed: only we ourselves set it to our number.
-        if cache.thread.load(Relaxed) != current.number || !block.end_life(State::Cached) {
-            return Freed::Look;
+        // Relaxed: whoever set it gave the pointer on to us by means that order the store.
+        let cache = self.caches.get(block.cache.load(Relaxed));
+        if !cache.is_mine() || !block.change(State::Live, State::Cached) {
+            return false;
         }
         let requested = block.requested.load(Relaxed);
         self.compare(requested, size);
-        cache.counters.free(&self.totals, block.bytes(), requested);
-        if cache.push(block, index) {
-            Freed::Done
-        } else {
-            Freed::Overflow(index)
+        let fold = cache.counters.free(&self.totals, block.bytes(), requested);
+        let pushed = cache.push(block);
+        if fold || !pushed {
+            self.finish_free(cache, if pushed { 0 } else { block.index() });
         }
+        true
+    }
+
+    /// The rare rest of a free: counters that are far from the totals, or a block that found no room in its magazine. A call
+    /// in last place, and one that cannot unwind, leaves the hit path without a stack frame.
+    #[cold]
+    #[inline(never)]
+    extern "C" fn finish_free(&self, cache: &Cache, index: u32) {
+        // Far or not: it changes nothing but the time of the next fold.
+        self.fold(&cache.counters);
+        if index != 0 {
+            self.overflow(index);
+        }
+    }
+
+    /// The rare rest of an allocation: counters that are far from the totals. As [`Self::finish_free`].
+    #[cold]
+    #[inline(never)]
+    extern "C" fn finish_alloc(&self, counters: &Counters, addr: DevicePtr) -> DevicePtr {
+        self.fold(counters);
+        addr
+    }
+
+    /// Adds an owner's counters to the totals.
+    fn fold(&self, counters: &Counters) {
+        counters.fold(&self.totals, || {
+            let all: i64 = self.caches.iter().map(|cache| cache.counters.requested()).sum();
+            all + self.orphans_requested.load(Relaxed) - counters.requested()
+        });
+    }
+
+    /// Adds the orphans' counters to the totals; they are locked.
+    fn fold_orphans(&self, orphans: &Counters) {
+        self.orphans_requested.store(orphans.requested(), Relaxed);
+        let all = || self.caches.iter().map(|cache| cache.counters.requested()).sum();
+        orphans.fold(&self.totals, all);
     }
 
     /// Counts a free whose size is not the block's.
@@ -181,22 +261,37 @@ impl Core {
     pub(crate) fn count_free(&self, block: &Block) {
         let (bytes, requested) = (block.bytes(), block.requested.load(Relaxed));
         match Current::with(|current| current.any(self.number)).flatten() {
-            Some(cache) => cache.counters.free(&self.totals, bytes, requested),
+            Some(cache) => {
+                if cache.counters.free(&self.totals, bytes, requested) {
+                    self.fold(&cache.counters);
+                }
+            }
             None => {
                 let orphans = lock(&self.orphans);
-                orphans.free(&self.totals, bytes, requested);
-                orphans.fold(&self.totals);
+                // Orphans fold every time: no owner is there to do it later.
+                let _ = orphans.free(&self.totals, bytes, requested);
+                self.fold_orphans(&orphans);
             }
         }
     }
 
-    /// Gives a held block to the user for a thread without a cache.
-    pub(crate) fn hand_out_orphan(&self, index: u32, requested: u64) -> DevicePtr {
-        self.metadata.blocks.get(index).cache.store(0, Relaxed);
-        let orphans = lock(&self.orphans);
-        let addr = self.hand_out(&orphans, index, requested);
-        orphans.fold(&self.totals);
-        addr
+    /// Gives a held block to the user, counted by the calling thread's cache, or by the pool for a thread without one.
+    pub(crate) fn give_out(&self, cache: Option<&Cache>, index: u32, requested: u64) -> DevicePtr {
+        let block = self.metadata.blocks.get(index);
+        // Relaxed: we hold the block.
+        block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
+        match cache {
+            Some(cache) => {
+                let _ = self.hand_out(&cache.counters, block, requested).addr();
+            }
+            None => {
+                let orphans = lock(&self.orphans);
+                // Folded below, far or not.
+                let _ = self.hand_out(&orphans, block, requested);
+                self.fold_orphans(&orphans);
+            }
+        }
+        block.addr()
     }
 
     /// The arena with this key, made if there is none; `None` when there are too many.
@@ -217,28 +312,33 @@ impl Core {
             return None;
         }
         let key = arena.key.stream;
-        Current::with(|current| {
-            let cache = match current.find(self.number, key) {
-                Some(cache) => cache,
-                None => {
-                    let cache = self.vacant_cache(arena)?;
-                    // Relaxed: only this thread compares it with its own number.
-                    cache.thread.store(current.number, Relaxed);
-                    current.own(self.number, key, cache, self.me.clone());
-                    current.find(self.number, key)?
-                }
-            };
-            let default = matches!(key, StreamKey::Legacy | StreamKey::PerThread(_));
-            current.remember(self.number, if default { arena.stream.0 } else { NO_STREAM }, cache);
-            Some(cache)
-        })?
+        let find = |current: &Current| {
+            if let Some(cache) = current.find(self.number, key) {
+                return Some(cache);
+            }
+            let cache = self.vacant_cache(arena)?;
+            cache.acquire();
+            current.own(self.number, key, cache, self.me.clone());
+            current.find(self.number, key)
+        };
+        let cache = Current::with(find)??;
+        if cache.is_default() {
+            // SAFETY: caches and the table are both ours.
+            unsafe { self.own.remember(cache) };
+        }
+        Some(cache)
     }
 
     fn vacant_cache(&self, arena: &Arena) -> Option<&Cache> {
         let vacant = lock(&self.vacant).get_mut(&arena.index).and_then(Vec::pop);
         match vacant {
             Some(index) => Some(self.caches.get(index)),
-            None => self.caches.push(|index| Cache::new(index, arena.index, self.magazine)),
+            None => {
+                let default = matches!(arena.key.stream, StreamKey::Legacy | StreamKey::PerThread(_));
+                let stream = if default { arena.stream.0 } else { NO_STREAM };
+                self.caches
+                    .push(|index| Cache::new(index, arena.index, stream, self.magazine))
+            }
         }
     }
 
@@ -253,10 +353,41 @@ impl Core {
             block.cache.store(0, Relaxed);
             match arena.shared(block.units()) {
                 Some(list) if block.units() <= CLASS_MAX => list.push_chain(blocks, index, index),
-                _ => arena.returned.push(blocks, index),
+                _ => {
+                    arena.settle();
+                    arena.returned.push(blocks, index);
+                }
             }
             index = next;
         }
+    }
+
+    /// The arena whose memory a block is.
+    pub(crate) fn arena_of(&self, block: &Block) -> &Arena {
+        // Relaxed: set before the block could be reached.
+        self.arenas.get(block.arena.load(Relaxed))
+    }
+
+    /// A cached block back to its arena, without the arena's lock.
+    pub(crate) fn put_back(&self, block: &Block) {
+        // Relaxed: we hold the block.
+        block.link.store(0, Relaxed);
+        self.share(self.arena_of(block), block.index());
+    }
+
+    /// A cached block found no room in its magazine.
+    fn overflow(&self, index: u32) {
+        let block = self.metadata.blocks.get(index);
+        let cache = self.caches.get(block.cache.load(Relaxed));
+        // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
+        // ones have the room that they have.
+        if block.units() <= CLASS_MAX {
+            self.share(self.arena_of(block), cache.take_own(&self.metadata.blocks));
+            if cache.push(block) {
+                return;
+            }
+        }
+        self.put_back(block);
     }
 
     /// Takes the magazines of all threads, of one arena or of all, back into the arenas. Returns the bytes.
@@ -301,9 +432,8 @@ impl Lender for Core {
             inner.give_chain(&self.metadata, cache.take_own(&self.metadata.blocks));
             inner.give_chain(&self.metadata, cache.take_remote());
         }
-        cache.counters.fold(&self.totals);
-        // Release: the next owner, who gets the index from `vacant`, sees the cache as we left it.
-        cache.thread.store(0, Ordering::Release);
+        self.fold(&cache.counters);
+        cache.release();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
     }
 }

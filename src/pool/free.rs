@@ -2,13 +2,12 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, StreamKey};
+use crate::arena::StreamKey;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
 use crate::stream::Use;
 use crate::sync::lock;
-use crate::thread::Current;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
@@ -20,41 +19,40 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
-        let (index, block) = self.live(addr)?;
+        let block = self.live(addr)?;
         let also = match also {
             Some(stream) => self.foreign_use(block, stream, true)?,
             None => None,
         };
-        // Relaxed: whoever recorded a use gave the news on by means that order the store.
-        let used = also.is_some() || block.uses.load(Relaxed) != 0;
-        if !block.end_life(if used { State::Pending } else { State::Cached }) {
+        let used = block.change(State::Used, State::Pending);
+        let unused = if also.is_some() { State::Pending } else { State::Cached };
+        if !used && !block.change(State::Live, unused) {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
         self.core.compare(block.requested.load(Relaxed), size);
         self.core.count_free(block);
-        if used {
-            let mut uses = self.uses.take(block, index);
-            if let Some(also) = also {
-                uses.retain(|known| known.key != also.key);
-                uses.push(also);
-            }
-            self.wait_for(index, block, &uses);
-        } else {
-            self.put_away(index, block);
+        if !used && also.is_none() {
+            self.put_away(block);
+            return Ok(());
         }
+        let mut uses = if used { self.uses.take(block) } else { Vec::new() };
+        if let Some(also) = also {
+            uses.retain(|known| known.key != also.key);
+            uses.push(also);
+        }
+        self.wait_for(block, &uses);
         Ok(())
     }
 
     /// The live block that begins at `addr`; counts what is wrong otherwise.
-    fn live(&self, addr: DevicePtr) -> Result<(u32, &Block)> {
-        let Some(index) = self.core.metadata.find(addr) else {
+    fn live(&self, addr: DevicePtr) -> Result<&Block> {
+        let Some(block) = self.core.metadata.find(addr) else {
             count(&self.core.events.invalid_frees);
             return Err(Error::UnknownPointer { addr });
         };
-        let block = self.core.metadata.blocks.get(index);
-        if block.state() == State::Live {
-            return Ok((index, block));
+        if matches!(block.state(), State::Live | State::Used) {
+            return Ok(block);
         }
         count(&self.core.events.double_frees);
         Err(Error::DoubleFree { addr })
@@ -62,55 +60,26 @@ impl<D: Driver> Pool<D> {
 
     /// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
     /// to its arena.
-    fn put_away(&self, index: u32, block: &Block) {
+    fn put_away(&self, block: &Block) {
         let cache = block.cache.load(Relaxed);
         if cache != 0 {
             let cache = self.core.caches.get(cache);
-            let mine = Current::with(|current| current.number == cache.thread.load(Relaxed)).unwrap_or(false);
-            if mine && cache.push(block, index) {
+            let mine = cache.is_mine();
+            if mine && cache.push(block) {
                 return;
             }
             // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
-            if !mine && block.units() <= CLASS_MAX && cache.push_remote(&self.core.metadata.blocks, index) {
+            if !mine && block.units() <= CLASS_MAX && cache.push_remote(&self.core.metadata.blocks, block) {
                 return;
             }
         }
-        self.put_back(index, block);
-    }
-
-    /// A cached block back to its arena, without the arena's lock.
-    fn put_back(&self, index: u32, block: &Block) {
-        // Relaxed: we hold the block.
-        block.link.store(0, Relaxed);
-        self.core.share(self.arena_of(block), index);
-    }
-
-    fn arena_of(&self, block: &Block) -> &Arena {
-        self.core.arenas.get(block.arena.load(Relaxed))
-    }
-
-    /// A cached block found no room in its magazine.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn overflow(&self, index: u32) {
-        let block = self.core.metadata.blocks.get(index);
-        let cache = self.core.caches.get(block.cache.load(Relaxed));
-        // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
-        // ones have the room that they have.
-        if block.units() <= CLASS_MAX {
-            self.core
-                .share(self.arena_of(block), cache.take_own(&self.core.metadata.blocks));
-            if cache.push(block, index) {
-                return;
-            }
-        }
-        self.put_back(index, block);
+        self.core.put_back(block);
     }
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
     fn foreign_use(&self, block: &Block, stream: Stream, now: bool) -> Result<Option<Use>> {
         let key = self.stream_key(stream)?;
-        if self.arena_of(block).key.stream == key {
+        if self.core.arena_of(block).key.stream == key {
             return Ok(None);
         }
         let durable = match key {
@@ -127,16 +96,16 @@ impl<D: Driver> Pool<D> {
 
     /// [`Pool::record_stream`].
     pub(super) fn add_use(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        let (index, block) = self.live(addr)?;
+        let block = self.live(addr)?;
         if let Some(new) = self.foreign_use(block, stream, false)? {
-            self.uses.add(block, index, new);
+            self.uses.add(block, new);
         }
         Ok(())
     }
 
     /// Records an event for each use, now, and lets the block wait for them. One without an event (the handle may be
     /// dead, the stream is capturing, the driver failed) puts the block aside until the context was synchronised.
-    fn wait_for(&self, index: u32, block: &Block, uses: &[Use]) {
+    fn wait_for(&self, block: &Block, uses: &[Use]) {
         self.core.totals.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
@@ -155,11 +124,11 @@ impl<D: Driver> Pool<D> {
                     }
                     // The events so far are spare again: synchronising covers them.
                     events.drain(..).for_each(|(_, event)| pending.put_back(event));
-                    pending.add_aside(index);
+                    pending.add_aside(block.index());
                     return;
                 }
             }
         }
-        pending.add(index, &events);
+        pending.add(block.index(), &events);
     }
 }

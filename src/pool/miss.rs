@@ -8,7 +8,7 @@ use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Span};
 use crate::driver::{DevicePtr, Driver, Stream};
-use crate::metadata::{State, Table};
+use crate::metadata::{State, covers};
 use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
@@ -47,30 +47,23 @@ impl<D: Driver> Pool<D> {
             stream,
         )?;
         let cache = self.core.cache(arena);
-        if let Some(cache) = cache {
-            // Streams that are not default ones come here every time.
-            let addr = self.core.pop(cache, bytes);
-            if addr != 0 {
-                return Ok(addr);
-            }
+        // Streams that are not default ones, and size 0, come here every time.
+        if let Some(addr) = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr()) {
+            return Ok(addr);
         }
         count(&self.core.events.misses);
         let index = match self.refill(arena, cache, units) {
             0 => self.grow_or_press(arena, cache, units, bytes)?,
             index => index,
         };
-        let block = self.core.metadata.blocks.get(index);
-        Ok(match cache {
-            Some(cache) => {
-                block.cache.store(cache.index, Relaxed);
-                self.core.hand_out(&cache.counters, index, bytes)
-            }
-            None => self.core.hand_out_orphan(index, bytes),
-        })
+        Ok(self.core.give_out(cache, index, bytes))
     }
 
     /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
     fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+        if let (Some(cache), Kind::Large) = (cache, Kind::of(units)) {
+            cache.keep_large(arena.is_settled());
+        }
         if let Some(cache) = cache.filter(|cache| cache.has_remote()) {
             let index = self.take_remote(arena, cache, units);
             if index != 0 {
@@ -101,7 +94,7 @@ impl<D: Driver> Pool<D> {
             let next = block.link.load(Relaxed);
             if found == 0 && block.units() == units {
                 found = index;
-            } else if !cache.push(block, index) {
+            } else if !cache.push(block) {
                 block.link.store(rest, Relaxed);
                 rest = index;
             }
@@ -124,7 +117,7 @@ impl<D: Driver> Pool<D> {
                 }
                 let block = metadata.blocks.get(more);
                 block.cache.store(cache.index, Relaxed);
-                if !cache.push(block, more) {
+                if !cache.push(block) {
                     inner.give(metadata, more);
                     break;
                 }
@@ -182,6 +175,7 @@ impl<D: Driver> Pool<D> {
     /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         count(&self.core.events.growths);
+        arena.unsettle();
         if self.virtual_memory {
             self.grow_pages(arena, units)
         } else {
@@ -248,7 +242,7 @@ impl<D: Driver> Pool<D> {
     /// Adds a segment to an arena, unless its addresses are beyond the table or there are no records left.
     fn add_segment(&self, arena: &Arena, kind: Kind, span: Span, reserved: bool) -> bool {
         let metadata = &self.core.metadata;
-        let covered = span.addr.checked_add(span.bytes).is_some_and(Table::covers);
+        let covered = span.addr.checked_add(span.bytes).is_some_and(covers);
         covered
             && arena
                 .lock(metadata)

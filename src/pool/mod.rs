@@ -29,7 +29,9 @@ use crate::pages::Pages;
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
-use core::{Core, Freed};
+pub(crate) use core::Core;
+#[cfg(feature = "python")]
+pub(crate) use core::Hit;
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
@@ -113,9 +115,9 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Driver`]. The pool is as before then.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        match self.core.alloc_hit(bytes, stream) {
-            0 => self.alloc_miss(bytes, stream),
-            addr => Ok(addr),
+        match self.core.alloc_hit(bytes, stream).addr() {
+            Some(addr) => Ok(addr),
+            None => self.alloc_miss(bytes, stream),
         }
     }
 
@@ -126,7 +128,7 @@ impl<D: Driver> Pool<D> {
     /// [`Error::UnknownPointer`] and [`Error::DoubleFree`], which change nothing; [`Error::Forked`].
     #[inline]
     pub fn free(&self, addr: DevicePtr) -> Result<()> {
-        if self.free_fast(addr, None) {
+        if self.core.free_hit(addr, None) {
             Ok(())
         } else {
             self.free_slow(addr, None, None)
@@ -147,23 +149,10 @@ impl<D: Driver> Pool<D> {
     /// As [`Self::free`].
     #[inline]
     pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
-        if self.free_fast(addr, Some(bytes)) {
+        if self.core.free_hit(addr, Some(bytes)) {
             Ok(())
         } else {
             self.free_slow(addr, Some(bytes), None)
-        }
-    }
-
-    /// Frees a block that goes into the calling thread's magazine; `false`, with nothing done, for any other pointer.
-    #[inline(always)]
-    pub(crate) fn free_fast(&self, addr: DevicePtr, size: Option<u64>) -> bool {
-        match self.core.free_hit(addr, size) {
-            Freed::Done => true,
-            Freed::Overflow(index) => {
-                self.overflow(index);
-                true
-            }
-            Freed::Look => false,
         }
     }
 
@@ -231,6 +220,11 @@ impl<D: Driver> Pool<D> {
     #[inline]
     pub fn owns(&self, addr: DevicePtr) -> bool {
         self.core.metadata.find(addr).is_some()
+    }
+
+    /// The part with the hit path, which lives at least as long as the pool.
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// The driver that the pool was made with.

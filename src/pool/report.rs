@@ -68,8 +68,8 @@ impl<D: Driver> Pool<D> {
 
     /// The live block that begins at `addr`, or `None`.
     pub fn block(&self, addr: DevicePtr) -> Option<BlockInfo> {
-        let block = self.core.metadata.blocks.get(self.core.metadata.find(addr)?);
-        (block.state() == State::Live).then(|| BlockInfo {
+        let block = self.core.metadata.find(addr)?;
+        matches!(block.state(), State::Live | State::Used).then(|| BlockInfo {
             addr,
             bytes: block.bytes(),
             requested: block.requested.load(Relaxed),
@@ -132,10 +132,10 @@ impl<D: Driver> Pool<D> {
     fn slots(&self, range: u32, run: &mut Vec<SnapshotBlock>) {
         let metadata = &self.core.metadata;
         let (mut addr, end) = (metadata.blocks.get(range).addr(), metadata.blocks.get(range).end());
+        let Some(slab) = metadata.slab(addr) else { return };
         while addr < end
-            && let Some(slot) = metadata.slot(addr)
+            && let Some(block) = slab.block_at(addr)
         {
-            let block = metadata.blocks.get(slot);
             run.push(describe(block));
             addr = block.end();
         }
@@ -152,7 +152,7 @@ impl<D: Driver> Pool<D> {
 
 fn describe(block: &Block) -> SnapshotBlock {
     let state = match block.state() {
-        State::Live => BlockState::ActiveAllocated,
+        State::Live | State::Used => BlockState::ActiveAllocated,
         State::Pending => BlockState::ActivePendingFree,
         _ => BlockState::Inactive,
     };

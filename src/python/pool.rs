@@ -100,9 +100,17 @@ impl BasePool {
         Ok(py.detach(|| block::free(self.pool(), ptr.0, stream.map(|stream| stream.0)))?)
     }
 
-    /// Says that the block is also used on `stream`: after its free it is given out again when that use is done.
+    /// Says that the block is also used on `stream`: after its free it is not given out again before that use is done.
+    ///
+    /// A stream that is not a default one may be gone when the block is freed. Unless `keep_stream` promised that it is not,
+    /// the block waits for the whole device; a stream that is named to `free`, and so is live then, it waits for alone.
     fn record_stream(&self, py: Python<'_>, block: Pointer, stream: StreamArg) -> PyResult<()> {
         Ok(py.detach(|| self.pool.record_stream(block.0, stream.0))?)
+    }
+
+    /// Promises that `stream`, live now, is not destroyed while the pool lives.
+    fn keep_stream(&self, py: Python<'_>, stream: StreamArg) -> PyResult<()> {
+        Ok(py.detach(|| self.pool.keep_stream(stream.0))?)
     }
 
     /// Takes memory from the driver until the pool holds at least `nbytes`.
@@ -150,10 +158,11 @@ impl BasePool {
 
 /// A pool of device memory.
 ///
-/// `backend` is "cuda", "sim" (a simulated device in this process) or "auto": cuda where a driver and a device are
-/// there, otherwise sim. The other arguments are keys of the configuration; what is not given comes from
-/// `FLAGSTONE_CONF`. `limit` (the most to hold from the driver) and `reserve` (memory taken at once) are bytes, a
-/// fraction of the device, or text as "2GiB"; `growth` and `magazine` are bytes; `source` is "auto", "vmm" or "slabs".
+/// `device` is an ordinal, or a simulated device of `flagstone.testing`. `backend` is "cuda", "sim" (a simulated device in
+/// this process) or "auto": cuda where a driver and a device are there, otherwise sim. The other arguments are keys of
+/// the configuration; what is not given comes from `FLAGSTONE_CONF`. `limit`, the most to hold from the driver, is bytes,
+/// a fraction of the device, or text as "2GiB" and "50%"; `growth`, `magazine` and `reserve` are bytes, or text as "2MiB";
+/// `source` is "auto", "virtual_memory" or "slabs".
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct Pool;
 

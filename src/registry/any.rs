@@ -11,7 +11,7 @@ use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
-use crate::pool::{Pool, PrivateId};
+use crate::pool::{Core, Pool, PrivateId};
 use crate::stats::{BlockInfo, Snapshot, Stats};
 
 /// Which kind of device a pool asks for memory.
@@ -251,10 +251,9 @@ impl AnyPool {
         each!(self, pool => pool.free_sized(ptr, bytes))
     }
 
-    /// See [`Pool::free_fast`].
-    #[inline(always)]
-    pub(crate) fn free_fast(&self, ptr: DevicePtr, bytes: u64) -> bool {
-        each!(self, pool => pool.free_fast(ptr, Some(bytes)))
+    /// See [`Pool::core`].
+    pub(crate) fn core(&self) -> &Core {
+        each!(self, pool => pool.core())
     }
 
     /// See [`Pool::owns`].

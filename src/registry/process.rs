@@ -5,6 +5,7 @@ use super::any::{AnyPool, Backend, Memory};
 use crate::config::Config;
 use crate::driver::DevicePtr;
 use crate::error::{ConfigError, Error, Result};
+use crate::pool::Core;
 use crate::sync::lock;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,6 +15,8 @@ use std::sync::{Arc, Mutex};
 const DEVICES: usize = 64;
 
 static POOLS: [AtomicPtr<AnyPool>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
+/// The hit path of each of them, for the C functions: one load, and no question which kind of pool it is.
+static CORES: [AtomicPtr<Core>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
 
 /// What the process's pools are made with.
@@ -55,6 +58,18 @@ pub fn pool(device: i32) -> Result<&'static AnyPool> {
         Some(pool) => Ok(pool),
         None => open(device),
     }
+}
+
+/// The hit path of a device's pool, if it was made.
+#[cfg(feature = "python")]
+#[inline(always)]
+pub(crate) fn core(device: i32) -> Option<&'static Core> {
+    // A negative number is a large one.
+    let slot = CORES.get(device as u32 as usize)?;
+    // Acquire: the core is read through the pointer.
+    let core = slot.load(Ordering::Acquire);
+    // SAFETY: cores live as long as their pools, which are leaked on purpose.
+    unsafe { core.as_ref() }
 }
 
 /// The pool of a device, if it was made.
@@ -115,5 +130,9 @@ fn open(device: i32) -> Result<&'static AnyPool> {
     // Release: whoever reads the pointer sees the pool.
     slot.store(pool.cast_mut(), Ordering::Release);
     // SAFETY: the count of `into_raw` is never given back.
-    Ok(unsafe { &*pool })
+    let pool = unsafe { &*pool };
+    let core: *const Core = pool.core();
+    // Release: as above.
+    CORES[device as usize].store(core.cast_mut(), Ordering::Release);
+    Ok(pool)
 }

@@ -2,11 +2,10 @@
 
 use crate::arena::StreamKey;
 use crate::driver::Stream;
-use crate::metadata::Block;
+use crate::metadata::{Block, State};
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::sync::Mutex;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A use on another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,23 +23,19 @@ pub(crate) struct Uses {
 }
 
 impl Uses {
-    /// Adds a use of a live block. The mark on the block makes its free look here.
-    pub(crate) fn add(&self, block: &Block, index: u32, new: Use) {
+    /// Adds a use of a live block. The state makes its free look here.
+    pub(crate) fn add(&self, block: &Block, new: Use) {
         let mut of = lock(&self.of);
-        let uses = of.entry(index).or_default();
+        let uses = of.entry(block.index()).or_default();
         if !uses.iter().any(|known| known.key == new.key) {
             uses.push(new);
         }
-        // Relaxed: whoever frees the block got the pointer, or the news, from the caller.
-        block.uses.store(1, Relaxed);
+        // Already used, or freed meanwhile by a faulty program: nothing to change then.
+        block.change(State::Live, State::Used);
     }
 
     /// Takes the uses of a block that was freed.
-    pub(crate) fn take(&self, block: &Block, index: u32) -> Vec<Use> {
-        // Relaxed: as in `add`.
-        if block.uses.swap(0, Relaxed) == 0 {
-            return Vec::new();
-        }
-        lock(&self.of).remove(&index).unwrap_or_default()
+    pub(crate) fn take(&self, block: &Block) -> Vec<Use> {
+        lock(&self.of).remove(&block.index()).unwrap_or_default()
     }
 }

@@ -15,6 +15,7 @@
 
 use super::barrier;
 use super::counters::Counters;
+use super::token::token;
 use crate::freelist::{Links, TakeAll};
 use crate::metadata::{Block, Blocks};
 use crate::size_class::{self, CLASS_MAX};
@@ -23,6 +24,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Places for sizes above [`CLASS_MAX`]: each holds blocks of one size at a time.
 pub(crate) const LARGE_SLOTS: usize = 64;
+/// A handle that no stream has.
+pub(crate) const NO_STREAM: usize = usize::MAX;
 /// How often a taker looks before it leaves a busy owner alone. With a yield each, a few milliseconds.
 const PATIENCE: u32 = 1000;
 
@@ -41,13 +44,17 @@ pub(crate) struct Remote {
 pub(crate) struct Cache {
     busy: AtomicU32,
     revoked: AtomicU32,
-    /// The number of the thread that owns it; 0 for none.
-    pub(crate) thread: AtomicU64,
+    /// The token of the thread that owns it; 0 for none.
+    thread: AtomicU64,
+    /// The default stream's handle that it serves, or [`NO_STREAM`]: other handles can come back as other streams.
+    stream: usize,
     pub(crate) index: u32,
     pub(crate) arena: u32,
     held: AtomicU64,
     /// The most bytes that magazines, and the remote list, may hold each.
-    pub(crate) bound: AtomicU64,
+    bound: u64,
+    /// The same for a block above [`CLASS_MAX`]: half of it, so that large blocks cannot crowd out the small ones, or 0.
+    large_bound: AtomicU64,
     pub(crate) counters: Counters,
     heads: [AtomicU32; CLASS_MAX as usize + 1],
     large: [Large; LARGE_SLOTS],
@@ -77,21 +84,59 @@ const fn large_slot(units: u32) -> usize {
 }
 
 impl Cache {
-    pub(crate) fn new(index: u32, arena: u32, bound: u64) -> Self {
-        barrier::init();
+    pub(crate) fn new(index: u32, arena: u32, stream: usize, bound: u64) -> Self {
         Self {
             busy: AtomicU32::new(0),
             revoked: AtomicU32::new(0),
             thread: AtomicU64::new(0),
+            stream,
             index,
             arena,
             held: AtomicU64::new(0),
-            bound: AtomicU64::new(bound),
+            bound,
+            large_bound: AtomicU64::new(0),
             counters: Counters::default(),
             heads: std::array::from_fn(|_| AtomicU32::new(0)),
             large: std::array::from_fn(|_| Large::default()),
             remote: Remote::default(),
         }
+    }
+
+    /// Whether the thread with this token owns it, for this default stream.
+    #[inline(always)]
+    pub(crate) fn is_own(&self, token: u64, stream: usize) -> bool {
+        // Relaxed: only a thread itself sets a cache to its own token.
+        self.thread.load(Relaxed) == token && self.stream == stream
+    }
+
+    /// Whether the calling thread owns it.
+    #[inline(always)]
+    pub(crate) fn is_mine(&self) -> bool {
+        // Relaxed: as in `is_own`.
+        self.thread.load(Relaxed) == token()
+    }
+
+    /// Whether another thread owns it.
+    pub(crate) fn is_anothers(&self) -> bool {
+        // Relaxed: as in `is_own`.
+        !matches!(self.thread.load(Relaxed), 0) && !self.is_mine()
+    }
+
+    /// Whether it serves a default stream.
+    pub(crate) fn is_default(&self) -> bool {
+        self.stream != NO_STREAM
+    }
+
+    /// Makes it the calling thread's.
+    pub(crate) fn acquire(&self) {
+        // Relaxed: only this thread compares it with its own token.
+        self.thread.store(token(), Relaxed);
+    }
+
+    /// Makes it nobody's.
+    pub(crate) fn release(&self) {
+        // Release: the next owner sees the cache as we left it.
+        self.thread.store(0, Release);
     }
 
     /// Enters the owner's section, or `None` while a taker has the magazines.
@@ -105,12 +150,9 @@ impl Cache {
         (self.revoked.load(Acquire) == 0).then_some(busy)
     }
 
-    /// The magazine for `units`, if there is one or (for `make`) one can be had.
-    #[inline(always)]
-    fn head(&self, units: u32, make: bool) -> Option<&AtomicU32> {
-        if let Some(head) = self.heads.get(units as usize) {
-            return Some(head);
-        }
+    /// The magazine of a size above [`CLASS_MAX`], if there is one or (for `make`) one can be had.
+    #[inline]
+    fn large(&self, units: u32, make: bool) -> Option<&AtomicU32> {
         let large = &self.large[large_slot(units)];
         // Relaxed, here and below in this file unless said: within the owner's section.
         if large.units.load(Relaxed) != units {
@@ -122,50 +164,60 @@ impl Cache {
         Some(&large.head)
     }
 
-    /// A block of exactly `units`, now the caller's, or 0. The owner only.
+    /// A block of exactly `units`, now the caller's. The owner only.
     #[inline(always)]
-    pub(crate) fn pop(&self, blocks: &Blocks, units: u32) -> u32 {
-        let Some(_busy) = self.enter() else { return 0 };
-        let Some(head) = self.head(units, false) else { return 0 };
+    pub(crate) fn pop<'a>(&self, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
+        let _busy = self.enter()?;
+        let head = match self.heads.get(units as usize) {
+            Some(head) => head,
+            None => self.large(u32::try_from(units).ok()?, false)?,
+        };
         let index = head.load(Relaxed);
-        if index != 0 {
-            head.store(blocks.link(index).load(Relaxed), Relaxed);
-            self.held
-                .store(self.held.load(Relaxed) - size_class::bytes(units), Relaxed);
+        if index == 0 {
+            return None;
         }
-        index
+        let block = blocks.get(index);
+        head.store(block.link.load(Relaxed), Relaxed);
+        self.held
+            .store(self.held.load(Relaxed) - units * size_class::UNIT, Relaxed);
+        Some(block)
     }
 
     /// Puts a cached block in; `false` when there is no room, and the block is still the caller's. The owner only.
     #[inline(always)]
-    pub(crate) fn push(&self, block: &Block, index: u32) -> bool {
+    pub(crate) fn push(&self, block: &Block) -> bool {
         let units = block.units();
         let Some(_busy) = self.enter() else { return false };
         let held = self.held.load(Relaxed) + size_class::bytes(units);
-        // Large blocks get half of the room, so that they cannot crowd out the small ones.
-        let bound = self.bound.load(Relaxed) >> u32::from(units > CLASS_MAX);
-        if held > bound {
-            return false;
-        }
-        let Some(head) = self.head(units, true) else {
-            return false;
+        let head = match self.heads.get(units as usize) {
+            Some(head) if held <= self.bound => head,
+            None if held <= self.large_bound.load(Relaxed) => match self.large(units, true) {
+                Some(head) => head,
+                None => return false,
+            },
+            _ => return false,
         };
         block.link.store(head.load(Relaxed), Relaxed);
-        head.store(index, Relaxed);
+        head.store(block.index(), Relaxed);
         self.held.store(held, Relaxed);
         true
     }
 
+    /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
+    pub(crate) fn keep_large(&self, keep: bool) {
+        self.large_bound.store(if keep { self.bound / 2 } else { 0 }, Relaxed);
+    }
+
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
-    pub(crate) fn push_remote(&self, blocks: &Blocks, index: u32) -> bool {
-        let bytes = blocks.get(index).bytes();
+    pub(crate) fn push_remote(&self, blocks: &Blocks, block: &Block) -> bool {
+        let bytes = block.bytes();
         // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
         // says: it can be left too high, see `take_remote`.
-        if self.remote.bytes.load(Relaxed) + bytes > self.bound.load(Relaxed) && self.has_remote() {
+        if self.remote.bytes.load(Relaxed) + bytes > self.bound && self.has_remote() {
             return false;
         }
         self.remote.bytes.fetch_add(bytes, Relaxed);
-        self.remote.list.push(blocks, index);
+        self.remote.list.push(blocks, block.index());
         true
     }
 
@@ -269,47 +321,61 @@ mod tests {
     fn block(blocks: &Blocks, units: u32) -> u32 {
         let index = blocks.take(1);
         let block = blocks.get(index);
+        block.set_index(index);
         block.units.store(units, Relaxed);
         block.set_state(State::Cached);
         index
     }
 
+    fn push_remote(cache: &Cache, blocks: &Blocks, units: u32) -> bool {
+        cache.push_remote(blocks, blocks.get(block(blocks, units)))
+    }
+
+    fn pop(cache: &Cache, blocks: &Blocks, units: u64) -> u32 {
+        cache.pop(blocks, units).map_or(0, Block::index)
+    }
+
     fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {
-        cache.push(blocks.get(index), index)
+        cache.push(blocks.get(index))
     }
 
     #[test]
     fn gives_back_the_last_of_exactly_that_size() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 1 << 30));
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 1 << 30));
+        cache.keep_large(true);
         let (a, b, c) = (block(&blocks, 3), block(&blocks, 3), block(&blocks, 5000));
         for index in [a, b, c] {
             assert!(push(&cache, &blocks, index));
         }
         assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
-        assert_eq!(cache.pop(&blocks, 4), 0);
+        assert_eq!(pop(&cache, &blocks, 4), 0);
         assert_eq!(
-            [cache.pop(&blocks, 3), cache.pop(&blocks, 3), cache.pop(&blocks, 3)],
+            [
+                pop(&cache, &blocks, 3),
+                pop(&cache, &blocks, 3),
+                pop(&cache, &blocks, 3)
+            ],
             [b, a, 0]
         );
-        assert_eq!([cache.pop(&blocks, 5000), cache.pop(&blocks, 5000)], [c, 0]);
+        assert_eq!([pop(&cache, &blocks, 5000), pop(&cache, &blocks, 5000)], [c, 0]);
         assert_eq!(cache.bytes(), 0);
     }
 
     #[test]
     fn holds_at_most_the_bound() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 10 * 512));
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 10 * 512));
         assert!(push(&cache, &blocks, block(&blocks, 6)));
         assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
         assert!(push(&cache, &blocks, block(&blocks, 4)));
-        assert!(cache.push_remote(&blocks, block(&blocks, 10)));
-        assert!(!cache.push_remote(&blocks, block(&blocks, 1)));
+        assert!(push_remote(&cache, &blocks, 10));
+        assert!(!push_remote(&cache, &blocks, 1));
         assert_ne!(cache.take_remote(), 0);
-        assert!(cache.push_remote(&blocks, block(&blocks, 1)));
+        assert!(push_remote(&cache, &blocks, 1));
     }
 
     #[test]
     fn a_taker_gets_everything_also_while_the_owner_works() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 1 << 30));
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 1 << 30));
         let mine: Vec<u32> = (0..8).map(|i| block(&blocks, 1 + i % 3)).collect();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -320,7 +386,7 @@ mod tests {
                 while !stop.load(Relaxed) || rounds < 1000 {
                     held.retain(|&index| !push(&cache, &blocks, index));
                     for units in 1..=3 {
-                        match cache.pop(&blocks, units) {
+                        match pop(&cache, &blocks, units) {
                             0 => {}
                             index => held.push(index),
                         }

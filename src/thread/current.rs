@@ -25,24 +25,12 @@ struct Owned {
     lender: Weak<dyn Lender>,
 }
 
-/// The cache used last for a default stream: a hit needs no more than this.
-#[derive(Clone, Copy)]
-struct Last {
-    pool: u64,
-    stream: usize,
-    cache: *const Cache,
-}
-
 /// One thread of the process.
 pub(crate) struct Current {
     /// Never used again by another thread; not 0.
     pub(crate) number: u64,
-    last: Cell<Last>,
     owned: RefCell<Vec<Owned>>,
 }
-
-/// A handle that no stream has.
-pub(crate) const NO_STREAM: usize = usize::MAX;
 
 /// What the pointer is once the thread has given its caches back.
 const ENDED: *const Current = ptr::without_provenance(1);
@@ -63,50 +51,16 @@ impl Drop for AtExit {
         // SAFETY: made by `Box::into_raw` in `start`; the pointer was just taken out of the only place that had it.
         let current = unsafe { Box::from_raw(current.cast_mut()) };
         for owned in current.owned.into_inner() {
-            // SAFETY: caches live as long as their pool, which the upgrade below keeps alive.
             if let Some(lender) = owned.lender.upgrade() {
-                lender.give_back(unsafe { &*owned.cache }.index);
+                // SAFETY: caches live as long as their pool, which the lender keeps alive.
+                let cache = unsafe { &*owned.cache };
+                lender.give_back(cache.index);
             }
         }
     }
 }
 
 impl Current {
-    /// The cache of the calling thread for a default stream that it used last, or `None`. Nothing but this on a hit.
-    #[inline(always)]
-    pub(crate) fn last(pool: u64, stream: usize) -> Option<&'static Cache> {
-        let current = CURRENT.get();
-        if current.addr() <= ENDED.addr() {
-            return None;
-        }
-        // SAFETY: set by `start`, freed only by this thread's exit, which replaces the pointer first.
-        let last = unsafe { &*current }.last.get();
-        if last.pool != pool || last.stream != stream {
-            return None;
-        }
-        // SAFETY: pool numbers are not used again, so the caller, who has this pool, keeps its caches alive. The
-        // lifetime is longer than the truth and ends within the pool's own methods.
-        Some(unsafe { &*last.cache })
-    }
-
-    /// The calling thread, or `None` before its first miss and after it has given its caches back.
-    #[inline(always)]
-    pub(crate) fn hot() -> Option<&'static Self> {
-        let current = CURRENT.get();
-        if current.addr() <= ENDED.addr() {
-            return None;
-        }
-        // SAFETY: as in `last`. The lifetime is longer than the truth and ends within the pool's own methods.
-        Some(unsafe { &*current })
-    }
-
-    /// Whichever cache of this pool the thread used last: where a free that goes elsewhere is counted.
-    pub(crate) fn any(&self, pool: u64) -> Option<&'static Cache> {
-        let last = self.last.get();
-        // SAFETY: as in `last`.
-        (last.pool == pool).then(|| unsafe { &*last.cache })
-    }
-
     /// In a forked child: the thread that lives on has nothing of its own any more.
     pub(crate) fn abandon() {
         CURRENT.set(ENDED);
@@ -121,7 +75,7 @@ impl Current {
         if current == ENDED {
             return None;
         }
-        // SAFETY: as in `last`.
+        // SAFETY: set by `start`, freed only by this thread's exit, which replaces the pointer first.
         Some(with(unsafe { &*current }))
     }
 
@@ -135,11 +89,6 @@ impl Current {
         let current = Box::into_raw(Box::new(Self {
             // Relaxed: a number of its own is all that matters.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            last: Cell::new(Last {
-                pool: 0,
-                stream: 0,
-                cache: ptr::null(),
-            }),
             owned: RefCell::new(Vec::new()),
         }));
         CURRENT.set(current);
@@ -150,7 +99,8 @@ impl Current {
     pub(crate) fn find(&self, pool: u64, key: StreamKey) -> Option<&'static Cache> {
         let owned = self.owned.borrow();
         let found = owned.iter().find(|owned| owned.pool == pool && owned.key == key)?;
-        // SAFETY: as in `last`.
+        // SAFETY: pool numbers are not used again, so the caller, who has this pool, keeps its caches alive. The
+        // lifetime is longer than the truth and ends within the pool's own methods.
         Some(unsafe { &*found.cache })
     }
 
@@ -166,9 +116,11 @@ impl Current {
         });
     }
 
-    /// Makes the next [`Self::last`] for this handle find the cache. Only for handles of default streams: others can
-    /// come back as other streams, and are remembered under [`NO_STREAM`].
-    pub(crate) fn remember(&self, pool: u64, stream: usize, cache: &Cache) {
-        self.last.set(Last { pool, stream, cache });
+    /// Any cache that this thread owns in `pool`: where a free that goes elsewhere is counted.
+    pub(crate) fn any(&self, pool: u64) -> Option<&'static Cache> {
+        let owned = self.owned.borrow();
+        let found = owned.iter().find(|owned| owned.pool == pool)?;
+        // SAFETY: as in `find`.
+        Some(unsafe { &*found.cache })
     }
 }

@@ -4,7 +4,12 @@ mod barrier;
 mod cache;
 mod counters;
 mod current;
+mod own;
+mod token;
 
-pub(crate) use cache::Cache;
+pub(crate) use barrier::available as magazines_available;
+pub(crate) use cache::{Cache, NO_STREAM};
 pub(crate) use counters::{Counters, Sum, Totals};
-pub(crate) use current::{Current, Lender, NO_STREAM};
+pub(crate) use current::{Current, Lender};
+pub(crate) use own::OwnCaches;
+pub(crate) use token::change as change_tokens;

@@ -42,6 +42,22 @@ def test_a_block_in_use_on_another_stream_is_not_given_out(device, pool):
     assert device.violations() == []
 
 
+def test_a_block_waits_for_a_stream_that_is_kept_alone(device, pool):
+    copy, other = device.create_stream(), device.create_stream()
+    pool.keep_stream(copy)
+    device.hold(other)
+    device.launch(other)
+    buffer = pool.alloc(MIB)
+    device.launch(copy, reads=[buffer])
+    pool.record_stream(buffer, copy)
+    buffer.free()
+    for _ in range(3):
+        pool.alloc_raw(MIB)
+    assert pool.stats().pending_blocks == 0, "another stream still has work, and is not waited for"
+    with pytest.raises(flagstone.StreamError):
+        pool.keep_stream(0xDEAD0)
+
+
 @pytest.mark.parametrize("how", ["alloc", "record_stream", "free", "default"])
 def test_pinned_memory_is_not_given_out_while_a_copy_may_run(device, how):
     pinned = flagstone.PinnedPool(device)

@@ -134,7 +134,11 @@ def _random(quick: bool, say: Say) -> list[Row]:
     for count in _RANDOM_COUNTS[:1] if quick else _RANDOM_COUNTS:
         for most_mib in _RANDOM_MIB:
             say(f"rmm-random: {count} allocations of at most {most_mib} MiB")
+            pool = _core.process_pool()
+            pool.trim()
+            pool.reset_peak()
             runs = [_core.time_random(functions(), count, most_mib) for _ in range(_REPEATS)]
+            reserved = pool.stats().peak_reserved_bytes
             run = sorted(runs, key=lambda run: run["nanoseconds"])[_REPEATS // 2]
             rows.append(
                 {
@@ -145,6 +149,8 @@ def _random(quick: bool, say: Say) -> list[Row]:
                     "ns_per_step": round(run["nanoseconds"] / (2 * count), 1),
                     "failures": run["failures"],
                     "peak_live_bytes": run["peak_live_bytes"],
+                    "peak_reserved_bytes": reserved,
+                    "utilisation": round(run["peak_live_bytes"] / reserved, 3),
                 }
             )
     return rows
