@@ -1,8 +1,8 @@
 """Each test is a process of its own, with torch under the simulated CUDA: the choice of an allocator is for life.
 
-`@pytest.mark.process(...)` says what the process is like: `install=False` for one without flagstone as torch's allocator, or the
-settings of `flagstone.torch.install` as a dictionary; `devices` and `memory` in bytes; `ends=True` for one whose interpreter comes
-to its ordinary end; other names are environment variables.
+`@pytest.mark.process(...)` says what the process is like: `install=False` for one without flagstone as torch's
+allocator, or the settings of `flagstone.torch.install` as a dictionary; `devices` and `memory` in bytes; `ends=True`
+for one whose interpreter comes to its ordinary end; other names are environment variables.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ server_key = pytest.StashKey[subprocess.Popen[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "process(install, devices, memory, ends, **environment): what a test's process is like")
+    config.addinivalue_line("markers", "process(install, devices, memory, ends, **environment): its process")
     if importlib.util.find_spec("torch") is None:
         pytest.exit("torch is not installed: run make test-torch", returncode=1)
 

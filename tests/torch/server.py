@@ -1,4 +1,4 @@
-"""Starts processes that have torch loaded under the simulated CUDA: each is a fork of this one, which has not touched CUDA.
+"""Starts processes that have torch under the simulated CUDA: each is a fork of this one, which has not touched CUDA.
 
 It reads a call a line from standard input, as JSON, and answers with the exit status of the process that made it.
 """

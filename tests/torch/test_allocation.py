@@ -1,12 +1,14 @@
 """Tensors on the swap: where their memory comes from, and what happens when there is none."""
 
+import contextlib
 import gc
 
-import flagstone.torch
 import pytest
 import simcuda
 import torch
 from simcuda import GIB, MIB
+
+import flagstone.torch
 
 NATIVE = ("cudaMalloc", "cudaFree", "cudaMallocAsync", "cudaFreeAsync", "cudaMallocManaged")
 
@@ -72,10 +74,8 @@ def test_a_full_device_is_out_of_memory_and_freeing_helps():
 def test_a_failing_driver_call_fails_one_request_at_most(call):
     first = torch.full((1000,), 5.0, device="cuda")
     simcuda.fail(call, code=2)
-    try:
+    with contextlib.suppress(RuntimeError):  # torch.OutOfMemoryError is one
         torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
-    except RuntimeError as error:  # torch.OutOfMemoryError is one
-        assert str(error)
     large = torch.full((64 * MIB,), 6.0, device="cuda")
     assert large[-1].cpu() == 6
     assert (first.cpu() == 5).all()

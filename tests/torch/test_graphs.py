@@ -1,9 +1,10 @@
 """Captures and graphs: nothing illegal is called in a capture, and what a graph uses is its own."""
 
-import flagstone.torch
 import pytest
 import simcuda
 import torch
+
+import flagstone.torch
 
 COUNT = 1 << 18
 
@@ -113,13 +114,15 @@ def test_growth_and_uses_from_before_leave_the_capture_valid():
 
 def test_an_aborted_capture_gives_its_memory_back():
     before = flagstone.torch.memory_stats(0).live_blocks
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError):
-        with torch.cuda.graph(graph):
+
+    def capture():
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
             full(1)
             torch.cuda.synchronize()
+
+    with pytest.raises(RuntimeError):
+        capture()
     assert any("invalidated capture" in violation for violation in simcuda.violations())
     simcuda.forgive()
-    del graph
     assert flagstone.torch.memory_stats(0).live_blocks == before
     assert (full(4).cpu() == 4).all()

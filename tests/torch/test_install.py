@@ -1,9 +1,10 @@
 """install(): when it can be called, and when not."""
 
-import flagstone
-import flagstone.torch
 import pytest
 import torch
+
+import flagstone
+import flagstone.torch
 
 
 @pytest.mark.process(install=False)

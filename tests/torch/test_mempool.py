@@ -1,10 +1,11 @@
 """flagstone.torch.MemPool: torch's own allocator takes its segments from the pool."""
 
-import flagstone
-import flagstone.torch
 import pytest
 import simcuda
 import torch
+
+import flagstone
+import flagstone.torch
 
 pytestmark = pytest.mark.process(install=False)
 

@@ -2,9 +2,10 @@
 
 import threading
 
-import flagstone.torch
 import simcuda
 import torch
+
+import flagstone.torch
 
 COUNT = 1 << 20
 

@@ -42,5 +42,9 @@ fn own(owners: &Owners, handle: usize, device: &Device) {
 }
 
 fn find(owners: &Owners, handle: usize) -> Option<i32> {
-    owners.lock().unwrap_or_else(PoisonError::into_inner).get(&handle).copied()
+    owners
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&handle)
+        .copied()
 }

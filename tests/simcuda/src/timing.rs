@@ -19,5 +19,6 @@ pub fn kernel_ns() -> u64 {
 
 /// Nanoseconds of a copy or fill.
 pub fn copy_ns(bytes: u64) -> u64 {
-    (u128::from(bytes) * u128::from(COPY_NS_PER_MIB.load(Ordering::Relaxed)) >> 20) as u64
+    let ns = u128::from(bytes) * u128::from(COPY_NS_PER_MIB.load(Ordering::Relaxed));
+    (ns >> 20) as u64
 }

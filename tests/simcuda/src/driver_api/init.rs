@@ -14,18 +14,18 @@ pub const VERSION: c_int = 13_000;
 
 /// Attributes of every device, by number; all others are 0. `SIMCUDA_ATTRIBUTES` changes them.
 const ATTRIBUTES: &[(u32, c_int)] = &[
-    (1, 1024), // MAX_THREADS_PER_BLOCK
-    (10, 32),  // WARP_SIZE
-    (16, 108), // MULTIPROCESSOR_COUNT
-    (39, 2048), // MAX_THREADS_PER_MULTIPROCESSOR
-    (41, 1),   // UNIFIED_ADDRESSING
-    (75, 8),   // COMPUTE_CAPABILITY_MAJOR
-    (76, 0),   // COMPUTE_CAPABILITY_MINOR
+    (1, 1024),       // MAX_THREADS_PER_BLOCK
+    (10, 32),        // WARP_SIZE
+    (16, 108),       // MULTIPROCESSOR_COUNT
+    (39, 2048),      // MAX_THREADS_PER_MULTIPROCESSOR
+    (41, 1),         // UNIFIED_ADDRESSING
+    (75, 8),         // COMPUTE_CAPABILITY_MAJOR
+    (76, 0),         // COMPUTE_CAPABILITY_MINOR
     (97, 163 << 10), // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-    (99, 1),   // HOST_REGISTER_SUPPORTED
-    (102, 1),  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-    (103, 1),  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-    (110, 1),  // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+    (99, 1),         // HOST_REGISTER_SUPPORTED
+    (102, 1),        // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    (103, 1),        // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
+    (110, 1),        // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 ];
 
 /// One more than the greatest attribute that this driver knows.

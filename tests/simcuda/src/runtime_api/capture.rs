@@ -9,8 +9,8 @@ use flagstone::driver::Stream;
 use flagstone::driver::sim::{Code, CuResult, Graph};
 
 use super::{device_of, runtime};
-use crate::driver_api::write;
 use crate::driver_api::capture::{exchange, mode, status};
+use crate::driver_api::write;
 
 /// The graphs and the executable ones by handle. Handles do not come back.
 #[derive(Default)]

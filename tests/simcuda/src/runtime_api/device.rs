@@ -14,36 +14,36 @@ const PROPERTIES: usize = 1008;
 
 /// The fields of a `cudaDeviceProp` that are not 0: offset, and value as an `int`.
 const FIELDS: &[(usize, c_int)] = &[
-    (304, 65_536),        // regsPerBlock
-    (308, 32),            // warpSize
-    (320, 1024),          // maxThreadsPerBlock
-    (324, 1024),          // maxThreadsDim[0]
-    (328, 1024),          // maxThreadsDim[1]
-    (332, 64),            // maxThreadsDim[2]
-    (336, c_int::MAX),    // maxGridSize[0]
-    (340, 65_535),        // maxGridSize[1]
-    (344, 65_535),        // maxGridSize[2]
-    (392, 1),             // canMapHostMemory
-    (560, 1),             // concurrentKernels
-    (584, 3),             // asyncEngineCount
-    (588, 1),             // unifiedAddressing
-    (592, 5120),          // memoryBusWidth
-    (596, 40 << 20),      // l2CacheSize
-    (604, 2048),          // maxThreadsPerMultiProcessor
-    (632, 65_536),        // regsPerMultiprocessor
-    (668, 1),             // cooperativeLaunch
-    (688, 32),            // maxBlocksPerMultiProcessor
+    (304, 65_536),     // regsPerBlock
+    (308, 32),         // warpSize
+    (320, 1024),       // maxThreadsPerBlock
+    (324, 1024),       // maxThreadsDim[0]
+    (328, 1024),       // maxThreadsDim[1]
+    (332, 64),         // maxThreadsDim[2]
+    (336, c_int::MAX), // maxGridSize[0]
+    (340, 65_535),     // maxGridSize[1]
+    (344, 65_535),     // maxGridSize[2]
+    (392, 1),          // canMapHostMemory
+    (560, 1),          // concurrentKernels
+    (584, 3),          // asyncEngineCount
+    (588, 1),          // unifiedAddressing
+    (592, 5120),       // memoryBusWidth
+    (596, 40 << 20),   // l2CacheSize
+    (604, 2048),       // maxThreadsPerMultiProcessor
+    (632, 65_536),     // regsPerMultiprocessor
+    (668, 1),          // cooperativeLaunch
+    (688, 32),         // maxBlocksPerMultiProcessor
 ];
 
 /// The fields that are a `size_t`: offset and value.
 const SIZES: &[(usize, usize)] = &[
-    (296, 48 << 10),          // sharedMemPerBlock
+    (296, 48 << 10),            // sharedMemPerBlock
     (312, c_int::MAX as usize), // memPitch
-    (352, 64 << 10),          // totalConstMem
-    (368, 512),               // textureAlignment
-    (624, 164 << 10),         // sharedMemPerMultiprocessor
-    (672, 163 << 10),         // sharedMemPerBlockOptin
-    (696, 1 << 10),           // reservedSharedMemPerBlock
+    (352, 64 << 10),            // totalConstMem
+    (368, 512),                 // textureAlignment
+    (624, 164 << 10),           // sharedMemPerMultiprocessor
+    (672, 163 << 10),           // sharedMemPerBlockOptin
+    (696, 1 << 10),             // reservedSharedMemPerBlock
 ];
 
 runtime! {

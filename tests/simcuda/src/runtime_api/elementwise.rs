@@ -56,7 +56,10 @@ pub unsafe fn work(name: &str, arguments: *const *const c_void) -> Option<Work> 
     }
     let bytes = (count * size_of::<f32>()) as u64;
     let reads = |work: Work, &addr: &u64| work.reads(addr, bytes);
-    let work = inputs[..operands - 1].iter().fold(Work::new(), reads).writes(result, bytes);
+    let work = inputs[..operands - 1]
+        .iter()
+        .fold(Work::new(), reads)
+        .writes(result, bytes);
     Some(work.calls(move || compute(operation, count, result, inputs)))
 }
 
@@ -78,13 +81,18 @@ unsafe fn operation(functor: &str, fields: *const f32) -> Option<Operation> {
         if functor.starts_with("15CUDAFunctor_addIfE") {
             Some(Operation::Add { alpha: fields.read() })
         } else if functor.starts_with("21CUDAFunctorOnSelf_addIfE") {
-            Some(Operation::AddScalar { other: fields.read(), alpha: fields.add(1).read() })
+            Some(Operation::AddScalar {
+                other: fields.read(),
+                alpha: fields.add(1).read(),
+            })
         } else if functor.starts_with("13BinaryFunctorIfffNS0_15binary_internal10MulFunctorIfEE") {
             Some(Operation::Multiply)
         } else if functor.starts_with("13AUnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEE")
             || functor.starts_with("13BUnaryFunctorIfffNS0_15binary_internal10MulFunctorIfEE")
         {
-            Some(Operation::MultiplyScalar { other: fields.add(1).read() })
+            Some(Operation::MultiplyScalar {
+                other: fields.add(1).read(),
+            })
         } else {
             None
         }
@@ -93,9 +101,22 @@ unsafe fn operation(functor: &str, fields: *const f32) -> Option<Operation> {
 
 /// Bytes of an element, by the C++ name of its type.
 fn element_bytes(kind: &str) -> Option<usize> {
-    const SIZES: &[(&str, usize)] =
-        &[("f", 4), ("d", 8), ("i", 4), ("l", 8), ("s", 2), ("a", 1), ("h", 1), ("b", 1), ("N3c104HalfE", 2), ("N3c108BFloat16E", 2)];
-    SIZES.iter().find(|(name, _)| kind.starts_with(name)).map(|&(_, bytes)| bytes)
+    const SIZES: &[(&str, usize)] = &[
+        ("f", 4),
+        ("d", 8),
+        ("i", 4),
+        ("l", 8),
+        ("s", 2),
+        ("a", 1),
+        ("h", 1),
+        ("b", 1),
+        ("N3c104HalfE", 2),
+        ("N3c108BFloat16E", 2),
+    ];
+    SIZES
+        .iter()
+        .find(|(name, _)| kind.starts_with(name))
+        .map(|&(_, bytes)| bytes)
 }
 
 fn compute(operation: Operation, count: usize, result: u64, inputs: [u64; OPERANDS - 1]) {

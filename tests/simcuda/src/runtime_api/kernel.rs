@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicPtr;
 use std::sync::{LazyLock, Mutex, PoisonError, RwLock};
 
 use flagstone::driver::Stream;
@@ -104,15 +106,9 @@ unsafe fn launch(function: usize, grid: Dim3, block: Dim3, arguments: *const *co
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]
 extern "C" fn __cudaRegisterFatBinary(_binary: *const c_void) -> *mut *mut c_void {
-    static HANDLE: AtomicHandle = AtomicHandle(Cell::new(std::ptr::null_mut()));
-    HANDLE.0.as_ptr()
+    static HANDLE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    HANDLE.as_ptr()
 }
-
-/// A place that has an address.
-struct AtomicHandle(Cell<*mut c_void>);
-
-// SAFETY: nobody reads or writes it: only its address is used.
-unsafe impl Sync for AtomicHandle {}
 
 #[unsafe(no_mangle)]
 #[allow(non_snake_case)]

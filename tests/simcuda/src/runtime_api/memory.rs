@@ -47,7 +47,11 @@ pub fn owner(addr: usize) -> Option<(c_int, MemoryKind)> {
 }
 
 fn host_alloc(addr: *mut *mut c_void, bytes: usize) -> CuResult {
-    let found = if bytes == 0 { 0 } else { current_or_first()?.mem_host_alloc(bytes as u64)? };
+    let found = if bytes == 0 {
+        0
+    } else {
+        current_or_first()?.mem_host_alloc(bytes as u64)?
+    };
     // SAFETY: the caller's promise.
     unsafe { write(addr, found as *mut c_void) }
 }
