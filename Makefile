@@ -88,7 +88,7 @@ bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
 .PHONY: wheel
 wheel: $(VENV)/.build  ## The wheel, in dist/
 	@.ci/need.sh cargo
-	$(BIN)/maturin build --release --locked --out dist
+	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist
 
 .PHONY: package
 package: $(VENV)/.build  ## The crate, packed and built from its pack, and the source distribution, in dist/
