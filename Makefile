@@ -44,6 +44,12 @@ test-rust:  ## The tests of the crate and of the crates beside it
 test-python: build $(VENV)/.dev  ## The tests of the Python package and of the README
 	$(BIN)/pytest
 
+.PHONY: loom
+loom:  ## The lock-free lists under every interleaving of their threads
+	@.ci/need.sh cargo
+	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
+		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
+
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies  ## All checks that need no test run
 

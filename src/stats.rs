@@ -23,9 +23,9 @@ pub struct Stats {
     pub cached_bytes: u64,
     /// Of those, in the threads' magazines (about).
     pub magazine_bytes: u64,
-    /// Highest `requested_bytes`: exact with one thread, otherwise at most 1 MiB a thread above the true one.
+    /// `requested_bytes` when `allocated_bytes` was highest.
     pub peak_requested_bytes: u64,
-    /// Highest `allocated_bytes`, as exact.
+    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread above the true one.
     pub peak_allocated_bytes: u64,
     /// Highest `active_bytes`, as exact.
     pub peak_active_bytes: u64,

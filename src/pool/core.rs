@@ -10,7 +10,7 @@ use crate::thread::{
 };
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
@@ -112,6 +112,8 @@ pub(crate) struct Core {
     own: OwnCaches,
     /// For threads that have no cache any more.
     orphans: Mutex<Counters>,
+    /// What those have requested, for whoever cannot take the lock.
+    orphans_requested: AtomicI64,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
@@ -142,6 +144,7 @@ impl Core {
             vacant: Mutex::default(),
             own: OwnCaches::new(),
             orphans: Mutex::default(),
+            orphans_requested: AtomicI64::new(0),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
@@ -176,7 +179,7 @@ impl Core {
         // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
         block.requested.store(requested, Relaxed);
         block.set_state(State::Live);
-        let far = counters.alloc(block.bytes(), requested);
+        let far = counters.alloc(&self.totals, block.bytes(), requested);
         let addr = block.addr();
         if far {
             Hit::Far(Far {
@@ -203,7 +206,7 @@ impl Core {
         }
         let requested = block.requested.load(Relaxed);
         self.compare(requested, size);
-        let fold = cache.counters.free(block.bytes(), requested);
+        let fold = cache.counters.free(&self.totals, block.bytes(), requested);
         let pushed = cache.push(block);
         if fold || !pushed {
             self.finish_free(cache, if pushed { 0 } else { block.index() });
@@ -216,7 +219,8 @@ impl Core {
     #[cold]
     #[inline(never)]
     extern "C" fn finish_free(&self, cache: &Cache, index: u32) {
-        cache.counters.fold_if_far(&self.totals);
+        // Far or not: it changes nothing but the time of the next fold.
+        self.fold(&cache.counters);
         if index != 0 {
             self.overflow(index);
         }
@@ -226,8 +230,23 @@ impl Core {
     #[cold]
     #[inline(never)]
     extern "C" fn finish_alloc(&self, counters: &Counters, addr: DevicePtr) -> DevicePtr {
-        counters.fold(&self.totals);
+        self.fold(counters);
         addr
+    }
+
+    /// Adds an owner's counters to the totals.
+    fn fold(&self, counters: &Counters) {
+        counters.fold(&self.totals, || {
+            let all: i64 = self.caches.iter().map(|cache| cache.counters.requested()).sum();
+            all + self.orphans_requested.load(Relaxed) - counters.requested()
+        });
+    }
+
+    /// Adds the orphans' counters to the totals; they are locked.
+    fn fold_orphans(&self, orphans: &Counters) {
+        self.orphans_requested.store(orphans.requested(), Relaxed);
+        let all = || self.caches.iter().map(|cache| cache.counters.requested()).sum();
+        orphans.fold(&self.totals, all);
     }
 
     /// Counts a free whose size is not the block's.
@@ -243,15 +262,15 @@ impl Core {
         let (bytes, requested) = (block.bytes(), block.requested.load(Relaxed));
         match Current::with(|current| current.any(self.number)).flatten() {
             Some(cache) => {
-                if cache.counters.free(bytes, requested) {
-                    cache.counters.fold(&self.totals);
+                if cache.counters.free(&self.totals, bytes, requested) {
+                    self.fold(&cache.counters);
                 }
             }
             None => {
                 let orphans = lock(&self.orphans);
                 // Orphans fold every time: no owner is there to do it later.
-                let _ = orphans.free(bytes, requested);
-                orphans.fold(&self.totals);
+                let _ = orphans.free(&self.totals, bytes, requested);
+                self.fold_orphans(&orphans);
             }
         }
     }
@@ -269,7 +288,7 @@ impl Core {
                 let orphans = lock(&self.orphans);
                 // Folded below, far or not.
                 let _ = self.hand_out(&orphans, block, requested);
-                orphans.fold(&self.totals);
+                self.fold_orphans(&orphans);
             }
         }
         block.addr()
@@ -413,7 +432,7 @@ impl Lender for Core {
             inner.give_chain(&self.metadata, cache.take_own(&self.metadata.blocks));
             inner.give_chain(&self.metadata, cache.take_remote());
         }
-        cache.counters.fold(&self.totals);
+        self.fold(&cache.counters);
         cache.release();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
     }
