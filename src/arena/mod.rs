@@ -3,11 +3,15 @@
 //! An arena is asked only when a thread's magazine has nothing. It cuts small blocks from slabs and larger ones from
 //! ranges, and takes both back. Its lock is never held over a driver call.
 
+mod growth;
+mod idle;
 mod range;
 mod region;
 mod slab;
 
-pub(crate) use region::{Growth, Idle, Mapping, Region, Span};
+pub(crate) use growth::Growth;
+pub(crate) use idle::Idle;
+pub(crate) use region::{Mapping, Region, Span};
 pub(crate) use slab::{Slab, Slabs};
 
 use crate::driver::Stream;

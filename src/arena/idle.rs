@@ -1,0 +1,181 @@
+//! Idle memory of a region: taken out of the free ranges, to be unmapped and used elsewhere, or given back to the driver.
+
+use super::region::{Mapping, Region, Span};
+use crate::metadata::{Block, Blocks, State};
+use crate::size_class::UNIT;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Idle memory that was taken out of the free ranges, to be unmapped (or freed) by the caller.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    pub(crate) block: u32,
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    /// Empty for a slab from the driver.
+    pub(crate) mappings: Vec<Mapping>,
+    /// Whether it can be used if it cannot be given back.
+    pub(super) accessible: bool,
+}
+
+impl Region {
+    /// Takes idle memory out of the free ranges: whole mappings (or slabs) up to about `most` bytes, largest ranges
+    /// first. The caller unmaps them, outside the lock, and calls [`Self::gone`] or [`Self::keep`] for each.
+    pub(crate) fn idle(&mut self, blocks: &Blocks, most: u64) -> Vec<Idle> {
+        let mut free = self.ranges.all(blocks);
+        free.sort_by_key(|&index| std::cmp::Reverse(blocks.get(index).units()));
+        let mut left = most;
+        let mut idle = std::mem::take(&mut self.stuck);
+        for index in free {
+            if left == 0 {
+                break;
+            }
+            if let Some(part) = self.idle_part(blocks, index, left) {
+                left = left.saturating_sub(part.bytes);
+                idle.push(part);
+            }
+        }
+        idle
+    }
+
+    /// The mappings that lie wholly within a free range, at its end, as a busy block.
+    fn idle_part(&mut self, blocks: &Blocks, index: u32, most: u64) -> Option<Idle> {
+        let block = blocks.get(index);
+        let (addr, end) = (block.addr(), block.end());
+        let segment = &self.segments[block.home.load(Relaxed) as usize];
+        if !segment.reserved {
+            if (addr, end - addr) != (segment.base, segment.bytes) {
+                return None;
+            }
+            self.ranges.remove(blocks, index);
+            block.set_state(State::Busy);
+            let Span { addr, bytes } = segment.origin;
+            return Some(Idle {
+                block: index,
+                addr,
+                bytes,
+                mappings: Vec::new(),
+                accessible: true,
+            });
+        }
+        let mut mappings = Vec::new();
+        let mut bytes = 0;
+        for mapping in segment.mappings.range(addr..end).rev().map(|(_, mapping)| *mapping) {
+            if mapping.addr + mapping.bytes > end {
+                continue;
+            }
+            if bytes >= most {
+                break;
+            }
+            bytes += mapping.bytes;
+            mappings.push(mapping);
+        }
+        let from = mappings.last()?.addr;
+        self.ranges.remove(blocks, index);
+        block.set_state(State::Busy);
+        let mut busy = index;
+        if from > addr {
+            busy = self.cut(blocks, index, ((from - addr) / UNIT) as u32);
+            self.give(blocks, index);
+            if busy == 0 {
+                return None;
+            }
+        }
+        if from + bytes < end {
+            let rest = self.cut(blocks, busy, (bytes / UNIT) as u32);
+            if rest == 0 {
+                self.give(blocks, busy);
+                return None;
+            }
+            self.give(blocks, rest);
+        }
+        Some(Idle {
+            block: busy,
+            addr: from,
+            bytes,
+            mappings,
+            accessible: true,
+        })
+    }
+
+    /// The memory of an idle part was given back: a hole is left, or nothing of a slab's segment.
+    pub(crate) fn gone(&mut self, blocks: &Blocks, idle: &Idle) {
+        let block: &Block = blocks.get(idle.block);
+        let segment = &mut self.segments[block.home.load(Relaxed) as usize];
+        self.held -= idle.bytes;
+        if segment.reserved {
+            for mapping in &idle.mappings {
+                segment.mappings.remove(&mapping.addr);
+            }
+            self.give_hole(blocks, idle.block);
+        } else {
+            segment.first = 0;
+            block.set_state(State::Vacant);
+            blocks.give(idle.block, 1);
+        }
+    }
+
+    /// The memory of an idle part stays after all.
+    pub(crate) fn keep(&mut self, blocks: &Blocks, idle: Idle) {
+        if idle.accessible {
+            self.give(blocks, idle.block);
+        } else {
+            self.stuck.push(idle);
+        }
+    }
+
+    /// Divides an idle part into one for each mapping, each a busy block of its own. What cannot be divided (there are no
+    /// records left) stays free instead.
+    pub(crate) fn divide(&mut self, blocks: &Blocks, idle: Idle) -> Vec<Idle> {
+        if idle.mappings.len() == 1 {
+            return vec![idle];
+        }
+        let mut mappings = idle.mappings;
+        mappings.sort_unstable_by_key(|mapping| mapping.addr);
+        let mut parts = Vec::with_capacity(mappings.len());
+        let mut block = idle.block;
+        let last = mappings.len().saturating_sub(1);
+        for (place, mapping) in mappings.into_iter().enumerate() {
+            let rest = if place == last {
+                0
+            } else {
+                self.cut(blocks, block, (mapping.bytes / UNIT) as u32)
+            };
+            if rest == 0 && place != last {
+                self.give(blocks, block);
+                break;
+            }
+            if rest != 0 {
+                blocks.get(rest).set_state(State::Busy);
+            }
+            parts.push(Idle {
+                block,
+                addr: mapping.addr,
+                bytes: mapping.bytes,
+                mappings: vec![mapping],
+                accessible: true,
+            });
+            block = rest;
+        }
+        parts
+    }
+
+    /// Takes out the reservations in which nothing is mapped.
+    pub(crate) fn empty_reservations(&mut self, blocks: &Blocks) -> Vec<Span> {
+        let mut empty = Vec::new();
+        for segment in &mut self.segments {
+            let first = segment.first;
+            if !segment.reserved || first == 0 {
+                continue;
+            }
+            let block = blocks.get(first);
+            if block.state() == State::Unmapped && block.bytes() == segment.bytes {
+                self.holes.retain(|&hole| hole != first);
+                segment.first = 0;
+                block.set_state(State::Vacant);
+                blocks.give(first, 1);
+                empty.push(segment.origin);
+            }
+        }
+        empty
+    }
+}
