@@ -3,7 +3,7 @@
 //! The arena's lock is not held while the driver maps memory. The place is busy meanwhile: a block that nobody touches, together with
 //! the free ranges beside it, so that the request fits for certain once the memory is there.
 
-use super::idle::Idle;
+use super::idle::{Idle, What};
 use super::region::{Mapping, Region};
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, UNIT};
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Where a region is about to grow: a busy block of which `bytes` at `addr` have to be mapped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Growth {
-    block: u32,
+    pub(crate) block: u32,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
 }
@@ -145,7 +145,7 @@ impl Region {
             addr: mapping.addr,
             bytes: mapping.bytes,
             mappings: vec![mapping],
-            accessible: false,
+            what: What::Stuck,
         });
         rest
     }

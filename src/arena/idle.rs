@@ -13,8 +13,18 @@ pub(crate) struct Idle {
     pub(crate) bytes: u64,
     /// Empty for a slab from the driver.
     pub(crate) mappings: Vec<Mapping>,
-    /// Whether it can be used if it cannot be given back.
-    pub(super) accessible: bool,
+    pub(crate) what: What,
+}
+
+/// What an idle part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Free memory, which can be used if it cannot be given back.
+    Free,
+    /// Mapped without access after two driver calls had failed.
+    Stuck,
+    /// Addresses of memory that is mapped, and used, elsewhere by now.
+    Alias,
 }
 
 impl Region {
@@ -37,7 +47,7 @@ impl Region {
         idle
     }
 
-    /// The mappings that lie wholly within a free range, at its end, as a busy block.
+    /// The mappings that lie wholly within a free range, at its end, or the whole of a slab: as a busy block.
     fn idle_part(&mut self, blocks: &Blocks, index: u32, most: u64) -> Option<Idle> {
         let block = blocks.get(index);
         let (addr, end) = (block.addr(), block.end());
@@ -46,30 +56,105 @@ impl Region {
             if (addr, end - addr) != (segment.base, segment.bytes) {
                 return None;
             }
+            let Span { addr, bytes } = segment.origin;
             self.ranges.remove(blocks, index);
             block.set_state(State::Busy);
-            let Span { addr, bytes } = segment.origin;
             return Some(Idle {
                 block: index,
                 addr,
                 bytes,
                 mappings: Vec::new(),
-                accessible: true,
+                what: What::Free,
             });
         }
-        let mut mappings = Vec::new();
-        let mut bytes = 0;
-        for mapping in segment.mappings.range(addr..end).rev().map(|(_, mapping)| *mapping) {
-            if mapping.addr + mapping.bytes > end {
-                continue;
-            }
-            if bytes >= most {
+        let within = |mapping: &Mapping| mapping.addr + mapping.bytes <= end;
+        let mut left = most;
+        let mappings = segment
+            .mappings
+            .range(addr..end)
+            .rev()
+            .map(|(_, mapping)| *mapping)
+            .filter(within);
+        let mappings = mappings.take_while(|mapping| {
+            let wanted = left > 0;
+            left = left.saturating_sub(mapping.bytes);
+            wanted
+        });
+        let mappings = mappings.collect();
+        self.carve(blocks, index, mappings)
+    }
+
+    /// Takes mappings that the device is done with out of the free ranges, about `most` bytes but none that is larger than
+    /// what is left to find. From small ranges first: what they lose would have served little else.
+    pub(crate) fn finished(&mut self, blocks: &Blocks, granularity: u64, most: u64, done: u64) -> Vec<Idle> {
+        let mut free = self.ranges.all(blocks);
+        free.retain(|&index| blocks.get(index).bytes() >= granularity);
+        free.sort_by_key(|&index| blocks.get(index).units());
+        let mut left = most;
+        let mut idle = Vec::new();
+        for index in free {
+            if left == 0 {
                 break;
             }
-            bytes += mapping.bytes;
-            mappings.push(mapping);
+            let block = blocks.get(index);
+            let (addr, end) = (block.addr(), block.end());
+            let segment = &self.segments[block.home.load(Relaxed) as usize];
+            let mut run: Vec<Mapping> = Vec::new();
+            let mut bytes = 0;
+            for mapping in segment.mappings.range(addr..end).map(|(_, mapping)| *mapping) {
+                let fits = mapping.addr + mapping.bytes <= end && bytes + mapping.bytes <= left;
+                if fits && mapping.touched <= done {
+                    bytes += mapping.bytes;
+                    run.push(mapping);
+                } else if !run.is_empty() {
+                    break;
+                }
+            }
+            run.reverse();
+            if let Some(part) = self.carve(blocks, index, run) {
+                left -= part.bytes;
+                idle.push(part);
+            }
         }
+        idle
+    }
+
+    /// Free mappings to be mapped elsewhere for the same stream, about `most` bytes, each a part of its own. The device may not
+    /// be done with them: whoever uses them next comes after it in stream order.
+    pub(crate) fn lend(&mut self, blocks: &Blocks, granularity: u64, most: u64) -> Vec<Idle> {
+        let parts = self.finished(blocks, granularity, most, u64::MAX);
+        parts.into_iter().flat_map(|part| self.divide(blocks, part)).collect()
+    }
+
+    /// A lent part is mapped elsewhere now: what is left are addresses, to be unmapped once the work of this epoch is done.
+    pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle, epoch: u64) {
+        let segment = blocks.get(lent.block).home.load(Relaxed) as usize;
+        self.segments[segment].mappings.remove(&lent.addr);
+        self.held -= lent.bytes;
+        self.aliases.push_back((
+            epoch,
+            Idle {
+                what: What::Alias,
+                ..lent
+            },
+        ));
+    }
+
+    /// The aliases that the device is done with, to be unmapped by the caller.
+    pub(crate) fn finished_aliases(&mut self, done: u64) -> Vec<Idle> {
+        let mut finished = Vec::new();
+        while let Some((_, part)) = self.aliases.pop_front_if(|(epoch, _)| *epoch <= done) {
+            finished.push(part);
+        }
+        finished
+    }
+
+    /// Takes mappings that lie side by side within a free range, last one first, out of it as a busy block.
+    fn carve(&mut self, blocks: &Blocks, index: u32, mappings: Vec<Mapping>) -> Option<Idle> {
+        let block = blocks.get(index);
+        let (addr, end) = (block.addr(), block.end());
         let from = mappings.last()?.addr;
+        let bytes: u64 = mappings.iter().map(|mapping| mapping.bytes).sum();
         self.ranges.remove(blocks, index);
         block.set_state(State::Busy);
         let mut busy = index;
@@ -93,7 +178,7 @@ impl Region {
             addr: from,
             bytes,
             mappings,
-            accessible: true,
+            what: What::Free,
         })
     }
 
@@ -101,6 +186,10 @@ impl Region {
     pub(crate) fn gone(&mut self, blocks: &Blocks, idle: &Idle) {
         let block: &Block = blocks.get(idle.block);
         let segment = &mut self.segments[block.home.load(Relaxed) as usize];
+        if idle.what == What::Alias {
+            self.give_hole(blocks, idle.block);
+            return;
+        }
         self.held -= idle.bytes;
         if segment.reserved {
             for mapping in &idle.mappings {
@@ -116,10 +205,10 @@ impl Region {
 
     /// The memory of an idle part stays after all.
     pub(crate) fn keep(&mut self, blocks: &Blocks, idle: Idle) {
-        if idle.accessible {
-            self.give(blocks, idle.block);
-        } else {
-            self.stuck.push(idle);
+        match idle.what {
+            What::Free => self.give(blocks, idle.block),
+            What::Stuck => self.stuck.push(idle),
+            What::Alias => self.aliases.push_back((0, idle)),
         }
     }
 
@@ -152,7 +241,7 @@ impl Region {
                 addr: mapping.addr,
                 bytes: mapping.bytes,
                 mappings: vec![mapping],
-                accessible: true,
+                what: What::Free,
             });
             block = rest;
         }

@@ -17,9 +17,9 @@
 use super::idle::Idle;
 use super::range::Ranges;
 use crate::driver::Handle;
-use crate::metadata::{Block, Blocks, State};
+use crate::metadata::{Blocks, State};
 use crate::size_class::{self, GRANULE, UNIT};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Physical memory at an address.
@@ -28,6 +28,8 @@ pub(crate) struct Mapping {
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
     pub(crate) handle: Handle,
+    /// The arena's epoch when a block on it was freed last; 0 if none ever was.
+    pub(crate) touched: u64,
 }
 
 /// A piece of address space.
@@ -75,6 +77,8 @@ pub(crate) struct Region {
     pub(super) holes: Vec<u32>,
     /// Mapped without access after two driver calls had failed, and to be unmapped with the next idle memory.
     pub(crate) stuck: Vec<Idle>,
+    /// Addresses of memory that was mapped elsewhere, with the epoch whose work may still use them; oldest first.
+    pub(crate) aliases: VecDeque<(u64, Idle)>,
     /// Bytes of memory behind the segments.
     pub(crate) held: u64,
 }
@@ -87,6 +91,7 @@ impl Region {
             segments: Vec::new(),
             holes: Vec::new(),
             stuck: Vec::new(),
+            aliases: VecDeque::new(),
             held: 0,
         }
     }
@@ -177,7 +182,20 @@ impl Region {
         }
     }
 
-    /// Makes a held block free, and one with its free neighbours.
+    /// Makes a block that a user had free: its mappings are in use until the work of this epoch is done.
+    pub(crate) fn release(&mut self, blocks: &Blocks, index: u32, epoch: u64) {
+        let block = blocks.get(index);
+        let (addr, end) = (block.addr(), block.end());
+        let mappings = &mut self.segments[block.home.load(Relaxed) as usize].mappings;
+        // The one that begins at or before the block, and those that begin within it.
+        let first = mappings.range(..=addr).next_back().map_or(addr, |(&first, _)| first);
+        for (_, mapping) in mappings.range_mut(first..end) {
+            mapping.touched = epoch;
+        }
+        self.give(blocks, index);
+    }
+
+    /// Makes a held block that no user had free, and one with its free neighbours.
     pub(crate) fn give(&mut self, blocks: &Blocks, index: u32) {
         let mut index = index;
         let behind = Self::neighbour(blocks, blocks.get(index).behind.load(Relaxed), State::Free);
