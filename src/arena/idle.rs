@@ -126,6 +126,23 @@ impl Region {
         parts.into_iter().flat_map(|part| self.divide(blocks, part)).collect()
     }
 
+    /// The smallest free mapping of at least `bytes`, in bytes, if there is one.
+    pub(crate) fn smallest_free(&self, blocks: &Blocks, bytes: u64) -> Option<u64> {
+        let free = self.ranges.all(blocks).into_iter().map(|index| blocks.get(index));
+        let sizes = free.filter(|block| block.bytes() >= bytes).flat_map(|block| {
+            let segment = &self.segments[block.home.load(Relaxed) as usize];
+            let (addr, end) = (block.addr(), block.end());
+            let within = move |mapping: &Mapping| mapping.addr + mapping.bytes <= end && mapping.bytes >= bytes;
+            segment
+                .mappings
+                .range(addr..end)
+                .map(|(_, mapping)| *mapping)
+                .filter(within)
+                .map(|mapping| mapping.bytes)
+        });
+        sizes.min()
+    }
+
     /// A lent part is mapped elsewhere now: what is left are addresses, to be unmapped once the work of this epoch is done.
     pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle, epoch: u64) {
         let segment = blocks.get(lent.block).home.load(Relaxed) as usize;

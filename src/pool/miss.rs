@@ -5,6 +5,7 @@
 //! from the driver. Then [`pressure`](super::pressure).
 
 use super::core::{count, forked};
+use super::remap::Gathered;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
 use crate::driver::{DevicePtr, Driver, Stream};
@@ -193,7 +194,7 @@ impl<D: Driver> Pool<D> {
         let properties = self.driver.properties();
         let kind = Kind::of(units);
         let mut step = None;
-        let mut added = false;
+        let (mut added, mut widened) = (false, false);
         loop {
             let (growth, seam) = {
                 let mut inner = arena.lock(metadata);
@@ -219,7 +220,15 @@ impl<D: Driver> Pool<D> {
                 added = true;
                 continue;
             };
-            let lent = self.gather(arena, growth.bytes);
+            let Gathered { lent, more } = self.gather(arena, growth.bytes);
+            if more > 0 && !widened {
+                // Once more, and larger: what is free as a whole is used as a whole.
+                let mut inner = arena.lock(metadata);
+                inner.settle_lent(metadata, lent, |_| false);
+                inner.region(kind).roll_back(&metadata.blocks, growth, &[]);
+                (step, widened) = (Some(growth.bytes + more), true);
+                continue;
+            }
             let handles: Vec<Mapping> = lent
                 .iter()
                 .flat_map(|(_, part)| part.mappings.iter().copied())
@@ -237,7 +246,7 @@ impl<D: Driver> Pool<D> {
                     inner.settle_lent(metadata, lent, is_stuck);
                     inner.region(kind).roll_back(&metadata.blocks, growth, &stuck);
                     // What the step adds to the need may be what was too much.
-                    if step.is_some() || matches!(refusal, Refusal::Failed(_)) {
+                    if step == Some(0) || matches!(refusal, Refusal::Failed(_)) {
                         return Err(refusal);
                     }
                     step = Some(0);

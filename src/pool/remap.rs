@@ -14,9 +14,17 @@
 use super::Pool;
 use super::core::count;
 use crate::arena::{Arena, Idle, Kind, StreamKey};
-use crate::driver::Driver;
+use crate::driver::{Driver, Event};
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What was found for a growth.
+pub(super) struct Gathered {
+    /// Parts of the arena's own.
+    pub(super) lent: Vec<(Kind, Idle)>,
+    /// By how many bytes the growth has to be larger for a free mapping to fit, so that no new memory is needed; or 0.
+    pub(super) more: u64,
+}
 
 /// How many events of one arena are under way at most.
 const EVENTS: usize = 8;
@@ -24,12 +32,13 @@ const EVENTS: usize = 8;
 impl<D: Driver> Pool<D> {
     /// Finds memory for a growth of `bytes` in an arena: parts of its own that it may use at once, which are returned, and
     /// what other arenas can spare, whose handles are spare then.
-    pub(super) fn gather(&self, arena: &Arena, bytes: u64) -> Vec<(Kind, Idle)> {
+    pub(super) fn gather(&self, arena: &Arena, bytes: u64) -> Gathered {
         self.tick(arena);
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
         let mut missing = bytes - self.pages.spare_for(bytes);
         let mut lent = Vec::new();
+        let mut larger = None;
         if arena.key.private.is_none() {
             let mut inner = arena.lock(metadata);
             arena.drain_shared(metadata, &mut inner);
@@ -39,6 +48,15 @@ impl<D: Driver> Pool<D> {
                     lent.push((kind, part));
                 }
             }
+            if missing > 0 {
+                larger = inner.region(Kind::Large).smallest_free(&metadata.blocks, missing);
+            }
+        }
+        if let Some(larger) = larger {
+            return Gathered {
+                lent,
+                more: larger - missing,
+            };
         }
         for other in self.core.arenas.iter().filter(|other| other.index != arena.index) {
             // Relaxed: a capture that begins now gets its memory from elsewhere.
@@ -56,7 +74,7 @@ impl<D: Driver> Pool<D> {
                 missing -= given.min(missing);
             }
         }
-        lent
+        Gathered { lent, more: 0 }
     }
 
     /// Looks which of the arena's events have completed, unmaps what they set free, and records another.
@@ -81,9 +99,13 @@ impl<D: Driver> Pool<D> {
             lock(&self.pending).put_back(event);
         }
         let done = gate.done;
-        if gate.events.len() < EVENTS
-            && let Some(recorded) = self.record_epoch(arena)
-        {
+        // With enough under way the newest is recorded anew, later.
+        let again = if gate.events.len() < EVENTS {
+            None
+        } else {
+            gate.events.pop_back()
+        };
+        if let Some(recorded) = self.record_epoch(arena, again.map(|(_, event)| event)) {
             gate.events.push_back(recorded);
         }
         drop(gate);
@@ -101,13 +123,17 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Ends the arena's epoch by an event on its stream.
-    fn record_epoch(&self, arena: &Arena) -> Option<(u64, crate::driver::Event)> {
+    /// Ends the arena's epoch by an event on its stream: the one given, or another.
+    fn record_epoch(&self, arena: &Arena, event: Option<Event>) -> Option<(u64, Event)> {
         let stream = arena.stream;
+        let event = match event {
+            Some(event) => event,
+            None => lock(&self.pending).event(&self.driver).ok()?,
+        };
         if matches!(arena.key.stream, StreamKey::Id(_)) && self.driver.is_capturing(stream) != Ok(false) {
+            lock(&self.pending).put_back(event);
             return None;
         }
-        let event = lock(&self.pending).event(&self.driver).ok()?;
         // What is freed from now on belongs to the next epoch. Under the arena's lock, so that whoever freed something in
         // this one had given the stream its work before the event is recorded.
         let epoch = {
