@@ -48,6 +48,12 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
 	.ci/torch.sh .venv-torch
 
+.PHONY: loom
+loom:  ## The lock-free lists under every interleaving of their threads
+	@.ci/need.sh cargo
+	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
+		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
+
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies  ## All checks that need no test run
 
@@ -92,7 +98,7 @@ bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
 .PHONY: wheel
 wheel: $(VENV)/.build  ## The wheel, in dist/
 	@.ci/need.sh cargo
-	$(BIN)/maturin build --release --locked --out dist
+	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist
 
 .PHONY: package
 package: $(VENV)/.build  ## The crate, packed and built from its pack, and the source distribution, in dist/
