@@ -220,7 +220,7 @@ impl<D: Driver> Pool<D> {
                 added = true;
                 continue;
             };
-            let Gathered { lent, more } = self.gather(arena, growth.bytes);
+            let Gathered { lent, more } = self.gather(arena, kind, growth.bytes);
             if more > 0 && !widened {
                 // Once more, and larger: what is free as a whole is used as a whole.
                 let mut inner = arena.lock(metadata);

@@ -30,9 +30,9 @@ pub(super) struct Gathered {
 const EVENTS: usize = 8;
 
 impl<D: Driver> Pool<D> {
-    /// Finds memory for a growth of `bytes` in an arena: parts of its own that it may use at once, which are returned, and
+    /// Finds memory for a growth of `bytes` in a region of an arena: parts of its own that it may use at once, which are returned, and
     /// what other arenas can spare, whose handles are spare then.
-    pub(super) fn gather(&self, arena: &Arena, bytes: u64) -> Gathered {
+    pub(super) fn gather(&self, arena: &Arena, kind: Kind, bytes: u64) -> Gathered {
         self.tick(arena);
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
@@ -42,17 +42,18 @@ impl<D: Driver> Pool<D> {
         if arena.key.private.is_none() {
             let mut inner = arena.lock(metadata);
             arena.drain_shared(metadata, &mut inner);
-            for kind in Kind::ALL.into_iter().rev() {
-                for part in inner.region(kind).lend(&metadata.blocks, granularity, missing) {
+            for from in Kind::ALL.into_iter().rev() {
+                for part in inner.region(from).lend(&metadata.blocks, granularity, missing) {
                     missing -= part.bytes;
-                    lent.push((kind, part));
+                    lent.push((from, part));
                 }
             }
             if missing > 0 {
                 larger = inner.region(Kind::Large).smallest_free(&metadata.blocks, missing);
             }
         }
-        if let Some(larger) = larger {
+        // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
+        if let Some(larger) = larger.filter(|&larger| kind == Kind::Large || larger - missing <= bytes) {
             return Gathered {
                 lent,
                 more: larger - missing,
