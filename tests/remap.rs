@@ -38,13 +38,13 @@ fn assert_stamp(sim: &Sim, addr: u64, bytes: u64, value: u8) {
 
 /// Nine blocks on a stream, of which every second was freed while its work goes on; the live ones.
 fn comb(sim: &Sim, pool: &Pool<Sim>, stream: Stream) -> Vec<u64> {
-    let blocks: Vec<u64> = (0..9).map(|_| pool.alloc(TOOTH, stream).unwrap()).collect();
+    let blocks: Vec<u64> = (0..9).map(|_| pool.alloc(TOOTH, stream).expect("room")).collect();
     for (tooth, &addr) in blocks.iter().enumerate() {
         stamp(sim, addr, TOOTH, tooth as u8 + 1, stream);
     }
     let (live, freed): (Vec<_>, Vec<_>) = blocks.iter().enumerate().partition(|(tooth, _)| tooth % 2 == 0);
     for (_, &addr) in freed {
-        pool.free(addr).unwrap();
+        pool.free(addr).expect("live");
     }
     live.into_iter().map(|(_, &addr)| addr).collect()
 }

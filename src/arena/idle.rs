@@ -3,6 +3,7 @@
 use super::region::{Mapping, Region, Span};
 use crate::metadata::{Block, Blocks, State};
 use crate::size_class::UNIT;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Idle memory that was taken out of the free ranges, to be unmapped (or freed) by the caller.
@@ -159,11 +160,12 @@ impl Region {
 
     /// The aliases that the device is done with, to be unmapped by the caller.
     pub(crate) fn finished_aliases(&mut self, done: u64) -> Vec<Idle> {
-        let mut finished = Vec::new();
-        while let Some((_, part)) = self.aliases.pop_front_if(|(epoch, _)| *epoch <= done) {
-            finished.push(part);
-        }
-        finished
+        let (finished, left) = std::mem::take(&mut self.aliases)
+            .into_iter()
+            .partition(|(epoch, _)| *epoch <= done);
+        self.aliases = left;
+        let finished: VecDeque<(u64, Idle)> = finished;
+        finished.into_iter().map(|(_, part)| part).collect()
     }
 
     /// Takes mappings that lie side by side within a free range, last one first, out of it as a busy block.
