@@ -34,7 +34,7 @@ def apply() -> None:
 
 
 class NotServedError(FlagstoneError, RuntimeError):
-    """A function of torch that goes through its own allocator. torch raises `RuntimeError` there, so this is one too."""
+    """A function of torch that goes through its own allocator. Where torch raises `RuntimeError`, this is one too."""
 
 
 def _refusal(what: str) -> Callable[..., NoReturn]:
