@@ -1,6 +1,9 @@
-"""torch's own allocators run on the simulated CUDA: what flagstone is compared with, and a check of the simulation itself."""
+"""torch's own allocators on the simulated CUDA: what flagstone is compared with, and a check of the simulation itself."""
 
 import gc
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import simcuda
@@ -38,3 +41,15 @@ def test_native():
 def test_expandable_segments():
     exercise()
     assert simcuda.counts()["cuMemMap"] > 0
+
+
+@pytest.mark.process(install=False)
+def test_malloc_async():
+    # torch reads which allocator it uses while it is loaded.
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_baselines as t; t.exercise(); "
+    check = "assert t.simcuda.counts()['cudaMallocAsync'] > 0; assert t.simcuda.violations() == []"
+    environment = {**simcuda.environment(), "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code + check], env=environment, capture_output=True, text=True, timeout=45
+    )
+    assert ran.returncode == 0, ran.stderr

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flagstone::driver::sim::{Code, CuResult, MemoryKind};
 
+use super::pool::forget;
 use super::runtime;
 use crate::driver_api::context::current_or_first;
 use crate::driver_api::write;
@@ -71,7 +72,9 @@ runtime! {
         if addr.is_null() {
             return Ok(());
         }
-        machine()?.owner(addr as u64)?.mem_free(addr as u64)
+        machine()?.owner(addr as u64)?.mem_free(addr as u64)?;
+        forget(addr as u64);
+        Ok(())
     }
 
     fn cudaHostAlloc(addr: *mut *mut c_void, bytes: usize, _flags: c_uint) {

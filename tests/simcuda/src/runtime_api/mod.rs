@@ -9,6 +9,7 @@ mod error;
 mod event;
 mod kernel;
 mod memory;
+mod pool;
 mod stream;
 mod unsupported;
 

@@ -24,7 +24,6 @@ unsupported! {
     cudaDeviceFlushGPUDirectRDMAWrites
     cudaDeviceGetByPCIBusId
     cudaDeviceGetCacheConfig
-    cudaDeviceGetDefaultMemPool
     cudaDeviceGetHostAtomicCapabilities
     cudaDeviceGetLimit
     cudaDeviceGetMemPool
@@ -57,7 +56,6 @@ unsupported! {
     cudaExternalMemoryGetMappedBuffer
     cudaExternalMemoryGetMappedMipmappedArray
     cudaFreeArray
-    cudaFreeAsync
     cudaFreeAsync_ptsz
     cudaFreeMipmappedArray
     cudaFuncGetName
@@ -209,9 +207,7 @@ unsupported! {
     cudaMalloc3D
     cudaMalloc3DArray
     cudaMallocArray
-    cudaMallocAsync
     cudaMallocAsync_ptsz
-    cudaMallocFromPoolAsync
     cudaMallocFromPoolAsync_ptsz
     cudaMallocManaged
     cudaMallocMipmappedArray
@@ -228,12 +224,8 @@ unsupported! {
     cudaMemPoolExportPointer
     cudaMemPoolExportToShareableHandle
     cudaMemPoolGetAccess
-    cudaMemPoolGetAttribute
     cudaMemPoolImportFromShareableHandle
     cudaMemPoolImportPointer
-    cudaMemPoolSetAccess
-    cudaMemPoolSetAttribute
-    cudaMemPoolTrimTo
     cudaMemPrefetchAsync
     cudaMemPrefetchAsync_ptsz
     cudaMemPrefetchBatchAsync
