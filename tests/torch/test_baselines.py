@@ -1,4 +1,4 @@
-"""torch's own allocators on the simulated CUDA: what flagstone is compared with, and a check of the simulation itself."""
+"""torch's own allocators on the simulated CUDA: what flagstone is compared with, and a check of the simulation."""
 
 import gc
 import subprocess
