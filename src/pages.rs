@@ -94,15 +94,24 @@ impl Pages {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Counts bytes that are about to be taken, unless that would pass the limit.
-    fn book(&self, bytes: u64) -> Result<(), Refusal> {
+    /// Counts `bytes` and takes them from the driver, unless that would pass the limit. What the driver refused was never
+    /// held, so it does not count for the peak.
+    fn book<T>(&self, bytes: u64, take: impl FnOnce() -> DriverResult<T>) -> Result<T, Refusal> {
         let limit = self.most();
         let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
             reserved.checked_add(bytes).filter(|&sum| sum <= limit)
         });
         let before = booked.map_err(|_| Refusal::Full)?;
-        self.peak.fetch_max(before + bytes, Relaxed);
-        Ok(())
+        match take() {
+            Ok(taken) => {
+                self.peak.fetch_max(before + bytes, Relaxed);
+                Ok(taken)
+            }
+            Err(error) => {
+                self.unbook(bytes);
+                Err(error.into())
+            }
+        }
     }
 
     fn unbook(&self, bytes: u64) {
@@ -111,11 +120,7 @@ impl Pages {
 
     /// A slab from the driver.
     pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64) -> Result<DevicePtr, Refusal> {
-        self.book(bytes)?;
-        driver.alloc(bytes).map_err(|error| {
-            self.unbook(bytes);
-            error.into()
-        })
+        self.book(bytes, || driver.alloc(bytes))
     }
 
     /// Gives a slab back. Nothing on the device may still use it.
@@ -131,7 +136,7 @@ impl Pages {
         let mut handles = self.take_spare(bytes);
         let missing = bytes - handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
         if missing > 0 {
-            match self.create(driver, missing) {
+            match self.book(missing, || driver.create(missing)) {
                 Ok(handle) => handles.push((missing, handle)),
                 Err(refusal) => {
                     self.put_spare(handles);
@@ -170,14 +175,6 @@ impl Pages {
                 })
             }
         }
-    }
-
-    fn create(&self, driver: &impl Driver, bytes: u64) -> Result<Handle, Refusal> {
-        self.book(bytes)?;
-        driver.create(bytes).map_err(|error| {
-            self.unbook(bytes);
-            error.into()
-        })
     }
 
     /// Unmaps memory, whose handle is spare then. Nothing on the device may still use it.

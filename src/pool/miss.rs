@@ -13,6 +13,7 @@ use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use crate::thread::Cache;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many bytes of one class are taken from an arena at once for a magazine.
@@ -172,8 +173,18 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
+    /// Takes memory from the driver; a held block of `units` from it. Waits while a request is pressed.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        let _beside_others = self.pressed.read().unwrap_or_else(PoisonError::into_inner);
+        self.grow_now(arena, units)
+    }
+
+    /// As [`Self::grow`], by whoever holds the lock. No arena's lock is held over a driver call.
+    pub(super) fn grow_now(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        // What can never be held is not worth addresses either.
+        if size_class::bytes(units) > self.pages.most() {
+            return Err(Refusal::Full);
+        }
         count(&self.core.events.growths);
         arena.unsettle();
         if self.virtual_memory {
@@ -203,7 +214,13 @@ impl<D: Driver> Pool<D> {
                 continue;
             };
             match self.pages.map(&self.driver, growth.addr, growth.bytes) {
-                Ok(mappings) => return Ok(arena.lock(metadata).commit(metadata, growth, &mappings, units)),
+                Ok(mappings) => {
+                    return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
+                        // No records left for a slab: the memory is free now.
+                        0 => Err(Refusal::Full),
+                        index => Ok(index),
+                    };
+                }
                 Err(Unmapped { refusal, stuck }) => {
                     arena
                         .lock(metadata)
@@ -220,7 +237,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Reserves addresses for a region: enough for the whole device where that is large, so that its free ranges can
-    /// always become one.
+    /// always become one. Where so many are not to be had, as many as the request needs.
     fn add_reservation(&self, arena: &Arena, kind: Kind, units: u32) -> Result<(), Refusal> {
         let properties = self.driver.properties();
         let usual = match kind {
@@ -228,9 +245,15 @@ impl<D: Driver> Pool<D> {
             Kind::Slabs | Kind::Small => properties.total_bytes / 8,
         };
         let most = (BYTES_MAX / properties.granularity) * properties.granularity;
-        let need = size_class::bytes(Kind::range_units(units));
-        let bytes = usual.max(need).next_multiple_of(properties.granularity).min(most);
-        let addr = self.driver.reserve(bytes)?;
+        let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(properties.granularity);
+        if need > most {
+            return Err(Refusal::Full);
+        }
+        let usual = usual.next_multiple_of(properties.granularity).clamp(need, most);
+        let (addr, bytes) = match self.driver.reserve(usual) {
+            Err(error) if error.is_out_of_memory() && need < usual => (self.driver.reserve(need)?, need),
+            result => (result?, usual),
+        };
         if self.add_segment(arena, kind, Span { addr, bytes }, true) {
             return Ok(());
         }
@@ -257,13 +280,14 @@ impl<D: Driver> Pool<D> {
             0 if units <= CLASS_MAX => SLAB_UNIT,
             0 if need < SLAB_SHARED => SLAB_USUAL,
             0 => need,
-            growth => growth.next_multiple_of(SLAB_UNIT),
+            growth => growth.checked_next_multiple_of(SLAB_UNIT).unwrap_or(need),
         };
-        let span = match self.take_slab(usual.max(need), need) {
-            Err(Refusal::Full) if usual > need => self.take_slab(need, need)?,
+        let kind = Kind::of(units);
+        let span = match self.take_slab(arena, kind, usual.max(need), need) {
+            Err(Refusal::Full) if usual > need => self.take_slab(arena, kind, need, need)?,
             other => other?,
         };
-        if !self.add_segment(arena, Kind::of(units), span, false) {
+        if !self.add_segment(arena, kind, span, false) {
             // Nothing used it yet. If it cannot be given back it stays booked.
             let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
             return Err(Refusal::Full);
@@ -275,13 +299,17 @@ impl<D: Driver> Pool<D> {
     }
 
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
-    fn take_slab(&self, bytes: u64, need: u64) -> Result<Span, Refusal> {
+    fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
         let granule = size_class::bytes(GRANULE);
         let addr = self.pages.take_slab(&self.driver, bytes)?;
         if addr.is_multiple_of(granule) || bytes - need >= granule {
             return Ok(Span { addr, bytes });
         }
-        self.pages.give_slab(&self.driver, addr, bytes)?;
+        if let Err(error) = self.pages.give_slab(&self.driver, addr, bytes) {
+            // The arena keeps what the driver will not have back, for smaller requests.
+            self.add_segment(arena, kind, Span { addr, bytes }, false);
+            return Err(error.into());
+        }
         let bytes = bytes + granule;
         Ok(Span {
             addr: self.pages.take_slab(&self.driver, bytes)?,
