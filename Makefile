@@ -32,7 +32,7 @@ demo: build  ## Replay a recorded model on a simulated device, next to cudaMallo
 	fi
 
 .PHONY: test
-test: test-rust test-python  ## All tests
+test: test-rust test-python test-torch  ## All tests
 
 .PHONY: test-rust
 test-rust:  ## The tests of the crate and of the crates beside it
@@ -43,6 +43,16 @@ test-rust:  ## The tests of the crate and of the crates beside it
 .PHONY: test-python
 test-python: build $(VENV)/.dev  ## The tests of the Python package and of the README
 	$(BIN)/pytest
+
+.PHONY: test-torch
+test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
+	.ci/torch.sh .venv-torch
+
+.PHONY: loom
+loom:  ## The lock-free lists under every interleaving of their threads
+	@.ci/need.sh cargo
+	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
+		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
 
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies  ## All checks that need no test run
@@ -88,7 +98,7 @@ bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
 .PHONY: wheel
 wheel: $(VENV)/.build  ## The wheel, in dist/
 	@.ci/need.sh cargo
-	$(BIN)/maturin build --release --locked --out dist
+	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist
 
 .PHONY: package
 package: $(VENV)/.build  ## The crate, packed and built from its pack, and the source distribution, in dist/
@@ -102,11 +112,13 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
+	$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
+		requirements/torch.in --output-file requirements/torch.txt
 	cargo update
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-torch dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:

@@ -18,8 +18,8 @@ Row = dict[str, Any]
 
 TEXT = """# Benchmarks
 
-Written by `make bench` on {today}; not edited by hand. Times are medians of 5, taken in compiled loops over the exported
-C functions, warm, with no Python in them. On a simulated device the pool's own work is real and the device's is not.
+Written by `make bench` on {today}; not edited by hand. Times are medians of 5, taken in compiled loops over the
+exported C functions, warm, with no Python in them. On a simulated device the device's work is not real.
 
 Machine: {processor}, {cores} cores, {system}.
 flagstone {version}, {profile} build, Python {python}, device: {backend}.

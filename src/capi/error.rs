@@ -32,3 +32,16 @@ pub(super) fn quietly(body: impl FnOnce() -> Result<()>) {
         keep(error);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_its_thread() {
+        assert!(matches!(call::<()>(|| panic!("a defect")), Err(Error::Internal)));
+        quietly(|| panic!("a defect"));
+        assert!(matches!(last_error(), Some(Error::Internal)));
+        assert!(last_error().is_none(), "taken out");
+    }
+}

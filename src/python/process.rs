@@ -34,6 +34,15 @@ pub fn process_pool(py: Python<'_>, device: i32) -> PyResult<Py<Pool>> {
     Py::new(py, (Pool, BasePool::of(pool)))
 }
 
+/// The process's pool of a device, or None where none was made.
+#[pyfunction]
+pub fn find_process_pool(py: Python<'_>, device: i32) -> PyResult<Option<Py<Pool>>> {
+    if process::existing(device).is_none() {
+        return Ok(None);
+    }
+    process_pool(py, device).map(Some)
+}
+
 /// What failed last in an exported C function that this thread called, as an exception, taken out; None if nothing did.
 #[pyfunction]
 pub fn last_error(py: Python<'_>) -> Option<PyErr> {

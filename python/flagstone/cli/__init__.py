@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flagstone import __version__
-from flagstone.cli import bench, demo, info, replay
+from flagstone.cli import bench, demo, info, replay, run
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -29,10 +29,10 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"flagstone {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (info, demo, replay, bench):
-        command.add_parser(commands).add_argument(
-            "--json", action="store_true", help="print one JSON object and nothing else"
-        )
+    for command in (info, demo, replay, bench, run):
+        added = command.add_parser(commands)
+        if command is not run:  # which prints what the script prints
+            added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     return top
 
 
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status."""
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        program = options.run(options)
         sys.stdout.flush()
     except ConfigError as error:
         return _fail(error, WRONG_USAGE)
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else error, FAILED)
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
-    return DONE
+    return DONE if program is None else program()
 
 
 def _fail(error: object, status: int) -> int:

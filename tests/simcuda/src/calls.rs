@@ -21,6 +21,18 @@ macro_rules! export {
 }
 pub(crate) use export;
 
+/// Exports functions that are only counted: whatever their arguments, they return "not supported", through `$through`.
+macro_rules! unsupported {
+    ($through:path; $($name:ident)*) => { $(
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)] // the libraries' names
+        extern "C" fn $name() -> u32 {
+            $through($crate::calls::run(stringify!($name), || Err(flagstone::driver::sim::Code::NOT_SUPPORTED)))
+        }
+    )* };
+}
+pub(crate) use unsupported;
+
 /// A call that is to fail.
 #[derive(Clone)]
 pub struct Fault {
@@ -34,6 +46,7 @@ pub struct Fault {
 
 struct Calls {
     counts: BTreeMap<&'static str, u64>,
+    missing: BTreeMap<String, u64>,
     faults: Vec<Fault>,
 }
 
@@ -41,6 +54,7 @@ static CALLS: LazyLock<Mutex<Calls>> = LazyLock::new(|| {
     let faults = settings().map_or(Vec::new(), |settings| settings.faults.clone());
     Mutex::new(Calls {
         counts: BTreeMap::new(),
+        missing: BTreeMap::new(),
         faults,
     })
 });
@@ -71,10 +85,24 @@ pub fn count(name: &str) -> u64 {
     calls().counts.get(name).copied().unwrap_or(0)
 }
 
+/// Every exported function that was called, and how often, one on a line.
+pub fn list() -> String {
+    let calls = calls();
+    let missing = calls.missing.iter().map(|(name, count)| (name.as_str(), count));
+    let all = calls.counts.iter().map(|(&name, count)| (name, count)).chain(missing);
+    all.map(|(name, count)| format!("{name} {count}\n")).collect()
+}
+
+/// Counts a function that was asked for by name and is not there, as `missing:` and its name.
+pub fn missing(name: &str) {
+    *calls().missing.entry(format!("missing:{name}")).or_insert(0) += 1;
+}
+
 /// Forgets counts and failures to come.
 pub fn reset() {
     let mut calls = calls();
     calls.counts.clear();
+    calls.missing.clear();
     calls.faults.clear();
 }
 

@@ -1,4 +1,6 @@
-//! A simulated `libcuda.so.1`: NVIDIA's driver interface in front of flagstone's simulated device, for tests.
+//! A simulated `libcuda.so.1`: NVIDIA's driver interface in front of flagstone's simulated device, for tests; and, in the same
+//! file, the runtime of CUDA 13 as torch uses it, and a little of NVML. Loaded ahead of torch (`LD_PRELOAD`) its functions
+//! take the place of those of libcudart.so.13.
 //!
 //! | environment variable | what it sets, when the driver starts | default |
 //! |---|---|---|
@@ -12,5 +14,9 @@
 mod calls;
 mod control;
 mod driver_api;
+mod nvml;
+mod owners;
+mod runtime_api;
 mod settings;
 mod state;
+mod timing;

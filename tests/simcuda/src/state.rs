@@ -17,9 +17,21 @@ pub struct Machine {
 
 static MACHINE: OnceLock<CuResult<Machine>> = OnceLock::new();
 
+/// Says on standard error what the devices found, when the process ends.
+extern "C" fn report() {
+    let Ok(machine) = machine() else { return };
+    for device in &machine.devices {
+        for violation in device.violations() {
+            eprintln!("simcuda: device {}: {violation}", device.properties().ordinal);
+        }
+    }
+}
+
 /// Starts the driver.
 pub fn start() -> CuResult {
     MACHINE.get_or_init(|| {
+        // SAFETY: the function can be called at any time. Where it cannot be registered the report is missing.
+        unsafe { libc::atexit(report) };
         let settings = settings().map_err(|_| Code::INVALID_VALUE)?;
         let device = |ordinal| {
             Device::new(Options {

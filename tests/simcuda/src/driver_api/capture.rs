@@ -11,13 +11,38 @@ use super::write;
 use crate::calls::export;
 
 /// The mode of a `CUstreamCaptureMode`.
-const fn mode(number: u32) -> CuResult<CaptureMode> {
+pub const fn mode(number: u32) -> CuResult<CaptureMode> {
     match number {
         0 => Ok(CaptureMode::Global),
         1 => Ok(CaptureMode::ThreadLocal),
         2 => Ok(CaptureMode::Relaxed),
         _ => Err(Code::INVALID_VALUE),
     }
+}
+
+/// The number of a `CUstreamCaptureStatus`.
+pub const fn status(status: CaptureStatus) -> u32 {
+    match status {
+        CaptureStatus::None => 0,
+        CaptureStatus::Active => 1,
+        CaptureStatus::Invalidated => 2,
+    }
+}
+
+/// Exchanges the thread's capture mode with the one there.
+///
+/// # Safety
+/// `exchanged` is null or can be read and written.
+pub unsafe fn exchange(exchanged: *mut u32) -> CuResult {
+    // SAFETY: the caller's promise.
+    let new = mode(*unsafe { exchanged.as_ref() }.ok_or(Code::INVALID_VALUE)?)?;
+    let old = match exchange_capture_mode(new) {
+        CaptureMode::Global => 0,
+        CaptureMode::ThreadLocal => 1,
+        CaptureMode::Relaxed => 2,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { write(exchanged, old) }
 }
 
 export! {
@@ -32,25 +57,14 @@ export! {
         unsafe { write(graph, null_mut()) }
     }
 
-    fn cuStreamIsCapturing(stream: usize, status: *mut u32) {
-        let number = match current()?.stream_is_capturing(Stream(stream))? {
-            CaptureStatus::None => 0,
-            CaptureStatus::Active => 1,
-            CaptureStatus::Invalidated => 2,
-        };
+    fn cuStreamIsCapturing(stream: usize, out: *mut u32) {
+        let found = current()?.stream_is_capturing(Stream(stream))?;
         // SAFETY: the caller's promise.
-        unsafe { write(status, number) }
+        unsafe { write(out, status(found)) }
     }
 
     fn cuThreadExchangeStreamCaptureMode(exchanged: *mut u32) {
         // SAFETY: the caller's promise.
-        let new = mode(*unsafe { exchanged.as_ref() }.ok_or(Code::INVALID_VALUE)?)?;
-        let old = match exchange_capture_mode(new) {
-            CaptureMode::Global => 0,
-            CaptureMode::ThreadLocal => 1,
-            CaptureMode::Relaxed => 2,
-        };
-        // SAFETY: the caller's promise.
-        unsafe { write(exchanged, old) }
+        unsafe { exchange(exchanged) }
     }
 }

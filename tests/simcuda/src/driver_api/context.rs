@@ -1,19 +1,46 @@
 //! Contexts: each device has its primary one. Each thread has a stack of them, the top one being current.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flagstone::driver::sim::{Code, CuResult, Device};
 
 use super::write;
 use crate::calls::export;
-use crate::state::machine;
+use crate::state::{self, machine};
 
 /// A `CUcontext`: the device's ordinal and this, so that it is neither null nor a small number.
 const PRIMARY: usize = 0xC0DE_0000;
 
+/// The most contexts on a thread's stack.
+const DEPTH: usize = 16;
+
 thread_local! {
-    static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    // It has no destructor: threads free memory in their last destructors.
+    static STACK: Cell<([usize; DEPTH], usize)> = const { Cell::new(([0; DEPTH], 0)) };
+}
+
+/// The devices whose primary context was used, a bit for each.
+static ACTIVE: AtomicU64 = AtomicU64::new(0);
+
+fn activate(ordinal: c_int) {
+    // Relaxed: nothing else is published by it.
+    ACTIVE.fetch_or(1 << (ordinal & 63), Ordering::Relaxed);
+}
+
+fn push(context: usize) -> CuResult {
+    let (mut stack, depth) = STACK.get();
+    *stack.get_mut(depth).ok_or(Code::INVALID_VALUE)? = context;
+    STACK.set((stack, depth + 1));
+    Ok(())
+}
+
+fn pop() -> Option<usize> {
+    let (stack, depth) = STACK.get();
+    let last = depth.checked_sub(1)?;
+    STACK.set((stack, last));
+    Some(stack[last])
 }
 
 /// The handle of a device's primary context.
@@ -33,7 +60,8 @@ fn device(context: usize) -> CuResult<&'static Device> {
 
 /// The context that is current, 0 for none.
 fn top() -> usize {
-    STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
+    let (stack, depth) = STACK.get();
+    depth.checked_sub(1).map_or(0, |last| stack[last])
 }
 
 /// The device whose context is current.
@@ -41,9 +69,32 @@ pub fn current() -> CuResult<&'static Device> {
     device(top())
 }
 
+/// The device that calls of the runtime go to: that of the current context, or device 0, whose context becomes current.
+pub fn current_or_first() -> CuResult<&'static Device> {
+    if top() == 0 {
+        make_current(0)?;
+    }
+    current()
+}
+
+/// The ordinal of the current context, 0 for none.
+pub fn ordinal() -> c_int {
+    current().map_or(0, |device| device.properties().ordinal)
+}
+
+/// Makes the primary context of a device current, in place of the one that is. Starts the driver.
+pub fn make_current(ordinal: c_int) -> CuResult {
+    state::start()?;
+    machine()?.device(ordinal)?;
+    activate(ordinal);
+    pop();
+    push(primary(ordinal))
+}
+
 export! {
     fn cuDevicePrimaryCtxRetain(context: *mut usize, ordinal: c_int) {
         machine()?.device(ordinal)?;
+        activate(ordinal);
         // SAFETY: the caller's promise.
         unsafe { write(context, primary(ordinal)) }
     }
@@ -55,10 +106,12 @@ export! {
 
     fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: *mut c_uint, active: *mut c_int) {
         machine()?.device(ordinal)?;
+        // Relaxed: as in `activate`.
+        let used = ACTIVE.load(Ordering::Relaxed) >> (ordinal & 63) & 1;
         // SAFETY: the caller's promise.
         unsafe {
             write(flags, 0)?;
-            write(active, 1)
+            write(active, used as c_int)
         }
     }
 
@@ -73,21 +126,17 @@ export! {
         if context != 0 {
             device(context)?;
         }
-        STACK.with_borrow_mut(|stack| {
-            stack.pop();
-            stack.extend((context != 0).then_some(context));
-        });
-        Ok(())
+        pop();
+        if context == 0 { Ok(()) } else { push(context) }
     }
 
     fn cuCtxPushCurrent_v2(context: usize) {
         device(context)?;
-        STACK.with_borrow_mut(|stack| stack.push(context));
-        Ok(())
+        push(context)
     }
 
     fn cuCtxPopCurrent_v2(context: *mut usize) {
-        let popped = STACK.with_borrow_mut(Vec::pop).ok_or(Code::INVALID_CONTEXT)?;
+        let popped = pop().ok_or(Code::INVALID_CONTEXT)?;
         // SAFETY: the caller's promise; null is allowed here.
         if context.is_null() { Ok(()) } else { unsafe { write(context, popped) } }
     }

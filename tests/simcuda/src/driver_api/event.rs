@@ -8,6 +8,7 @@ use flagstone::driver::{Event, Stream};
 use super::context::current;
 use super::write;
 use crate::calls::export;
+use crate::owners;
 
 /// `CU_EVENT_DISABLE_TIMING`
 const DISABLE_TIMING: c_uint = 2;
@@ -15,7 +16,7 @@ const DISABLE_TIMING: c_uint = 2;
 export! {
     fn cuEventCreate(event: *mut usize, flags: c_uint) {
         // SAFETY: the caller's promise.
-        unsafe { write(event, current()?.event_create(flags & DISABLE_TIMING == 0)?.0) }
+        unsafe { write(event, owners::own_event(current()?, flags & DISABLE_TIMING == 0)?.0) }
     }
 
     fn cuEventRecord(event: usize, stream: usize) {

@@ -25,4 +25,16 @@ export! {
         current()?;
         machine()?.owner(addr)?.mem_free(addr)
     }
+
+    /// Of whatever device. Either result may be left out.
+    fn cuMemGetAddressRange_v2(start: *mut u64, bytes: *mut usize, addr: u64) {
+        current()?;
+        let (found, found_bytes) = machine()?.owner(addr)?.mem_get_address_range(addr)?;
+        // SAFETY: the caller promises that each is null or can be written.
+        unsafe {
+            let _ = write(start, found);
+            let _ = write(bytes, found_bytes as usize);
+        }
+        Ok(())
+    }
 }

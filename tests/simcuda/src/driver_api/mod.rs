@@ -1,21 +1,24 @@
 //! The driver's functions, in files by the part of the interface that they belong to.
 
-mod capture;
-mod context;
+pub mod capture;
+pub mod context;
 mod event;
 mod host;
 mod init;
 mod memory;
 mod stream;
+mod unsupported;
 mod vmm;
 
 use flagstone::driver::sim::{Code, CuResult};
+
+pub use init::{VERSION, attribute};
 
 /// Writes a result where the caller wants it. A null pointer is an invalid value, as in the driver.
 ///
 /// # Safety
 /// `out` is null or valid for a write.
-unsafe fn write<T>(out: *mut T, value: T) -> CuResult {
+pub unsafe fn write<T>(out: *mut T, value: T) -> CuResult {
     if out.is_null() {
         return Err(Code::INVALID_VALUE);
     }

@@ -8,6 +8,7 @@ use flagstone::driver::{Event, Stream};
 use super::context::current;
 use super::write;
 use crate::calls::export;
+use crate::owners;
 
 /// `CU_STREAM_NON_BLOCKING`
 const NON_BLOCKING: c_uint = 1;
@@ -16,7 +17,7 @@ export! {
     fn cuStreamCreate(stream: *mut usize, flags: c_uint) {
         let kind = if flags & NON_BLOCKING == 0 { StreamKind::Blocking } else { StreamKind::NonBlocking };
         // SAFETY: the caller's promise.
-        unsafe { write(stream, current()?.stream_create(kind)?.0) }
+        unsafe { write(stream, owners::own_stream(current()?, kind)?.0) }
     }
 
     fn cuStreamDestroy_v2(stream: usize) {

@@ -1,0 +1,42 @@
+"""flagstone under PyTorch: every CUDA tensor of an unchanged script comes from the pool.
+
+    import flagstone.torch
+
+    flagstone.torch.install(limit="20GiB")  # before the first CUDA tensor
+
+torch decides once in a process which allocator it uses, before CUDA is initialised. `MemPool` is the other way: torch's
+own allocator stays, and takes its segments from the pool inside `torch.cuda.use_mem_pool`.
+"""
+
+import torch
+
+from flagstone import _core
+from flagstone.stats import Snapshot, Stats
+from flagstone.torch._mempool import MemPool
+from flagstone.torch._swap import install, is_installed
+
+__all__ = ["MemPool", "install", "is_installed", "memory_snapshot", "memory_stats", "reset_peak_memory_stats"]
+
+
+def memory_stats(device: object = None) -> Stats:
+    """Return the numbers of a device's pool; `device` is anything that torch takes, None for the current device."""
+    return _pool(device).stats()
+
+
+def reset_peak_memory_stats(device: object = None) -> None:
+    """Start the peaks of a device's pool anew."""
+    _pool(device).reset_peak()
+
+
+def memory_snapshot(device: object = None) -> Snapshot:
+    """Return every segment of a device's pool with its blocks."""
+    return _pool(device).snapshot()
+
+
+def _pool(device: object) -> _core.Pool:
+    if device is None:
+        return _core.process_pool(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
+    if isinstance(device, int):
+        return _core.process_pool(device)
+    index = torch.device(device).index
+    return _core.process_pool(torch.cuda.current_device() if index is None else index)

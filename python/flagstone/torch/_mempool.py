@@ -1,0 +1,28 @@
+"""The other way in: torch's own allocator stays and takes its segments from flagstone's pools."""
+
+import torch
+
+from flagstone import _core
+from flagstone._process import configure
+from flagstone.errors import FlagstoneError
+from flagstone.torch._swap import is_installed, need_cuda_build
+
+
+class MemPool(torch.cuda.MemPool):
+    """A `torch.cuda.MemPool` whose segments come from flagstone's pools. torch's own allocator must be in use.
+
+    Use it with `torch.cuda.use_mem_pool(pool)`. `use_on_oom` and `no_split` are torch's, where it has them; `settings`
+    are as for `install`.
+    """
+
+    def __init__(self, *, use_on_oom: bool = False, no_split: bool = False, **settings: object) -> None:
+        """Make the pool; `FlagstoneError` if this torch has no CUDA or flagstone is its allocator."""
+        need_cuda_build()
+        if is_installed():
+            raise FlagstoneError("flagstone is torch's allocator in this process already: a MemPool has nothing to add")
+        configure("cuda", settings)
+        functions = _core.c_functions()
+        # Kept: older versions of torch hold no reference of their own to a pool's allocator.
+        self._allocator = torch._C._cuda_customAllocator(functions["alloc"], functions["free"])
+        options = {"use_on_oom": use_on_oom, "no_split": no_split}
+        super().__init__(self._allocator, **{name: value for name, value in options.items() if value})

@@ -1,0 +1,179 @@
+//! Devices: which there are, which is current, what they say about themselves.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use flagstone::driver::sim::Code;
+
+use super::runtime;
+use crate::driver_api::context::{current_or_first, make_current, ordinal};
+use crate::driver_api::{VERSION, attribute, write};
+use crate::state::{self, machine};
+
+/// Bytes of a `cudaDeviceProp` of CUDA 13.
+const PROPERTIES: usize = 1008;
+
+/// The fields of a `cudaDeviceProp` that are not 0: offset, and value as an `int`.
+const FIELDS: &[(usize, c_int)] = &[
+    (304, 65_536),     // regsPerBlock
+    (308, 32),         // warpSize
+    (320, 1024),       // maxThreadsPerBlock
+    (324, 1024),       // maxThreadsDim[0]
+    (328, 1024),       // maxThreadsDim[1]
+    (332, 64),         // maxThreadsDim[2]
+    (336, c_int::MAX), // maxGridSize[0]
+    (340, 65_535),     // maxGridSize[1]
+    (344, 65_535),     // maxGridSize[2]
+    (392, 1),          // canMapHostMemory
+    (560, 1),          // concurrentKernels
+    (584, 3),          // asyncEngineCount
+    (588, 1),          // unifiedAddressing
+    (592, 5120),       // memoryBusWidth
+    (596, 40 << 20),   // l2CacheSize
+    (604, 2048),       // maxThreadsPerMultiProcessor
+    (632, 65_536),     // regsPerMultiprocessor
+    (668, 1),          // cooperativeLaunch
+    (688, 32),         // maxBlocksPerMultiProcessor
+];
+
+/// The fields that are a `size_t`: offset and value.
+const SIZES: &[(usize, usize)] = &[
+    (296, 48 << 10),            // sharedMemPerBlock
+    (312, c_int::MAX as usize), // memPitch
+    (352, 64 << 10),            // totalConstMem
+    (368, 512),                 // textureAlignment
+    (624, 164 << 10),           // sharedMemPerMultiprocessor
+    (672, 163 << 10),           // sharedMemPerBlockOptin
+    (696, 1 << 10),             // reservedSharedMemPerBlock
+];
+
+runtime! {
+    fn cudaGetDeviceCount(count: *mut c_int) {
+        let started = state::start();
+        // SAFETY: the caller's promise.
+        unsafe { write(count, machine().map_or(0, |machine| machine.count()))? };
+        started
+    }
+
+    fn cudaGetDevice(device: *mut c_int) {
+        state::start()?;
+        // SAFETY: the caller's promise.
+        unsafe { write(device, ordinal()) }
+    }
+
+    fn cudaSetDevice(device: c_int) {
+        make_current(device)
+    }
+
+    fn cudaInitDevice(device: c_int, _device_flags: c_uint, _flags: c_uint) {
+        state::start()?;
+        machine()?.device(device).map(drop)
+    }
+
+    fn cudaGetDeviceFlags(flags: *mut c_uint) {
+        // SAFETY: the caller's promise.
+        unsafe { write(flags, 0) }
+    }
+
+    fn cudaSetDeviceFlags(_flags: c_uint) {
+        state::start()
+    }
+
+    fn cudaDeviceSynchronize() {
+        current_or_first()?.ctx_synchronize()
+    }
+
+    fn cudaGetDeviceProperties(properties: *mut u8, device: c_int) {
+        state::start()?;
+        let own = machine()?.device(device)?.properties();
+        if properties.is_null() {
+            return Err(Code::INVALID_VALUE);
+        }
+        let mut bytes = [0u8; PROPERTIES];
+        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        set(0, &own.name.as_bytes()[..own.name.len().min(255)]);
+        set(256, &[device as u8 + 1; 16]); // uuid
+        set(288, &own.total_bytes.to_ne_bytes());
+        for &(at, value) in FIELDS {
+            set(at, &value.to_ne_bytes());
+        }
+        for &(at, value) in SIZES {
+            set(at, &value.to_ne_bytes());
+        }
+        set(360, &attribute(75, device)?.to_ne_bytes()); // major
+        set(364, &attribute(76, device)?.to_ne_bytes()); // minor
+        set(384, &attribute(16, device)?.to_ne_bytes()); // multiProcessorCount
+        set(568, &(device + 1).to_ne_bytes()); // pciBusID
+        // SAFETY: the caller promises room for a `cudaDeviceProp`.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), properties, PROPERTIES) };
+        Ok(())
+    }
+
+    fn cudaDeviceGetAttribute(value: *mut c_int, number: u32, device: c_int) {
+        state::start()?;
+        // SAFETY: the caller's promise.
+        unsafe { write(value, attribute(number, device)?) }
+    }
+
+    fn cudaDeviceGetPCIBusId(text: *mut c_char, bytes: c_int, device: c_int) {
+        state::start()?;
+        machine()?.device(device)?;
+        let id = format!("0000:{:02x}:00.0\0", device + 1);
+        if (bytes as usize) < id.len() {
+            return Err(Code::INVALID_VALUE);
+        }
+        // SAFETY: the caller promises that many bytes.
+        unsafe { std::ptr::copy_nonoverlapping(id.as_ptr().cast(), text, id.len()) };
+        Ok(())
+    }
+
+    /// Numbers that are lower come first. All streams run at the same speed here.
+    fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            write(least, 0)?;
+            write(greatest, -5)
+        }
+    }
+
+    fn cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) {
+        state::start()?;
+        machine()?.device(device)?;
+        machine()?.device(peer)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(can, (device != peer).into()) }
+    }
+
+    fn cudaDeviceEnablePeerAccess(peer: c_int, _flags: c_uint) {
+        current_or_first()?;
+        machine()?.device(peer).map(drop)
+    }
+
+    fn cudaDeviceDisablePeerAccess(peer: c_int) {
+        machine()?.device(peer).map(drop)
+    }
+
+    fn cudaDriverGetVersion(version: *mut c_int) {
+        // SAFETY: the caller's promise.
+        unsafe { write(version, VERSION) }
+    }
+
+    fn cudaRuntimeGetVersion(version: *mut c_int) {
+        // SAFETY: the caller's promise.
+        unsafe { write(version, VERSION) }
+    }
+
+    /// What graphs hold for their own memory nodes: nothing.
+    fn cudaDeviceGetGraphMemAttribute(device: c_int, _attribute: u32, value: *mut c_void) {
+        machine()?.device(device)?;
+        // SAFETY: the caller promises room for a `cuuint64_t`.
+        unsafe { write(value.cast::<u64>(), 0) }
+    }
+
+    fn cudaProfilerStart() {
+        state::start()
+    }
+
+    fn cudaProfilerStop() {
+        state::start()
+    }
+}

@@ -1,0 +1,76 @@
+"""Each test is a process of its own, with torch under the simulated CUDA: the choice of an allocator is for life.
+
+`@pytest.mark.process(...)` says what the process is like: `install=False` for one without flagstone as torch's
+allocator, or the settings of `flagstone.torch.install` as a dictionary; `devices` and `memory` in bytes; `ends=True`
+for one whose interpreter comes to its ordinary end; other names are environment variables.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import simcuda
+
+TIMEOUT = 50
+"""Seconds for one test."""
+
+server_key = pytest.StashKey[subprocess.Popen[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "process(install, devices, memory, ends, **environment): its process")
+    if importlib.util.find_spec("torch") is None:
+        pytest.exit("torch is not installed: run make test-torch", returncode=1)
+
+
+def server(config: pytest.Config) -> subprocess.Popen[str]:
+    """Return the process whose forks run the tests."""
+    running = config.stash.get(server_key, None)
+    if running is None or running.poll() is not None:
+        command = [sys.executable, "-W", "error", str(Path(__file__).with_name("server.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        running = config.stash[server_key] = subprocess.Popen(command, env=simcuda.environment(), **pipes)
+    return running
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    running = config.stash.get(server_key, None)
+    if running is not None:
+        running.communicate()
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path) -> None:
+    """A folder for what the process says."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
+    """Run the test's function in a process of its own."""
+    options = {}
+    for marker in reversed(list(pyfuncitem.iter_markers("process"))):
+        options.update(marker.kwargs)
+    output = pyfuncitem.funcargs["tmp_path"] / "output"
+    arguments = getattr(pyfuncitem, "callspec", None)
+    call = {
+        "file": str(pyfuncitem.path),
+        "name": pyfuncitem.originalname,
+        "arguments": arguments.params if arguments else {},
+        "install": options.pop("install", {}),
+        "ends": options.pop("ends", False),
+        "environment": simcuda.settings(**options),
+        "output": str(output),
+        "timeout": TIMEOUT,
+    }
+    running = server(pyfuncitem.config)
+    running.stdin.write(json.dumps(call) + "\n")
+    running.stdin.flush()
+    status = running.stdout.readline().strip()
+    said = output.read_text() if output.exists() else ""
+    # What the simulation finds when the interpreter has gone is said there at the process's end.
+    if status != "0" or "passed" not in said or "simcuda:" in said:
+        pytest.fail(f"exit status {status}\n{said}", pytrace=False)
+    return True

@@ -1,0 +1,43 @@
+"""Starts processes that have torch under the simulated CUDA: each is a fork of this one, which has not touched CUDA.
+
+It reads a call a line from standard input, as JSON, and answers with the exit status of the process that made it.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+
+import torch  # noqa: F401  (what takes long to load)
+
+import flagstone.torch
+
+
+def run(call: dict) -> None:
+    """Run one test's function. Unless its end is of interest, which takes a second, the process ends at once."""
+    os.environ.update(call["environment"])
+    output = os.open(call["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.alarm(call["timeout"])
+    import simcuda
+
+    if call["install"] is not False:
+        flagstone.torch.install(**call["install"])
+    spec = importlib.util.spec_from_file_location(call["name"], call["file"])
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    getattr(module, call["name"])(**call["arguments"])
+    assert simcuda.violations() == []
+    print("passed", flush=True)
+    if not call["ends"]:
+        os._exit(0)
+
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(json.loads(line))
+        break
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

@@ -1,0 +1,87 @@
+"""The simulated CUDA: the environment of a process that has it, and its control from inside such a process."""
+
+import ctypes
+import os
+from pathlib import Path
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+FOLDER = "SIMCUDA_FOLDER"
+"""Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1 and what stands in for others."""
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a process in which torch finds the simulated CUDA."""
+    folder = os.environ[FOLDER]
+    return {**os.environ, "LD_LIBRARY_PATH": folder, "LD_PRELOAD": str(Path(folder) / "libcuda.so.1")}
+
+
+def settings(devices: int = 1, memory: int = 4 * GIB, **others: str) -> dict[str, str]:
+    """Return what has to be in the environment for so many devices, each with so many bytes, when CUDA is started."""
+    return {"SIMCUDA_DEVICES": str(devices), "SIMCUDA_MEMORY": str(memory), **others}
+
+
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libcuda.so.1")
+    for name in ("counts", "idle_kernels", "violations"):
+        getattr(library, f"simcuda_{name}").restype = ctypes.c_size_t
+    return library
+
+
+def _text(name: str) -> str:
+    function = getattr(_library(), f"simcuda_{name}")
+    room = function(None, ctypes.c_size_t(0)) + 4096
+    buffer = ctypes.create_string_buffer(room)
+    function(buffer, ctypes.c_size_t(room))
+    return buffer.value.decode()
+
+
+def counts() -> dict[str, int]:
+    """Return how often each function was called."""
+    return {name: int(count) for name, count in (line.split() for line in _text("counts").splitlines())}
+
+
+def idle_kernels() -> dict[str, int]:
+    """Return the kernels that were launched and have no effect in the simulation, and how often."""
+    return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in _text("idle_kernels").splitlines())}
+
+
+def violations() -> list[str]:
+    """Return what would be wrong data, an illegal address or a hang on a real device."""
+    return _text("violations").splitlines()
+
+
+def forgive() -> None:
+    """Forget the violations: they were meant."""
+    _library().simcuda_forgive()
+
+
+def fail(call: str, nth: int = 1, code: int = 2) -> None:
+    """Make the nth next call of a function fail; code 2 is out of memory."""
+    _library().simcuda_fail(call.encode(), ctypes.c_uint64(nth), ctypes.c_uint32(code))
+
+
+def leave(nbytes: int, device: int = 0) -> None:
+    """Let other processes hold all but so many bytes of a device."""
+    _library().simcuda_leave(device, ctypes.c_uint64(nbytes))
+
+
+def hold(stream: int, device: int = 0) -> None:
+    """Keep what a stream gets from now on from being done."""
+    assert _library().simcuda_hold(device, ctypes.c_size_t(stream)) == 0
+
+
+def resume(stream: int, device: int = 0) -> None:
+    """Let a held stream go on."""
+    assert _library().simcuda_resume(device, ctypes.c_size_t(stream)) == 0
+
+
+def advance(ns: int, device: int = 0) -> None:
+    """Advance a device's clock."""
+    assert _library().simcuda_advance(device, ctypes.c_uint64(ns)) == 0
+
+
+def timing(kernel_ns: int, copy_ns_per_mib: int = 0) -> None:
+    """Set how long kernels take from now on, and copies of a MiB, on the device's clock."""
+    _library().simcuda_timing(ctypes.c_uint64(kernel_ns), ctypes.c_uint64(copy_ns_per_mib))

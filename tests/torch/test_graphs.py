@@ -1,0 +1,128 @@
+"""Captures and graphs: nothing illegal is called in a capture, and what a graph uses is its own."""
+
+import pytest
+import simcuda
+import torch
+
+import flagstone.torch
+
+COUNT = 1 << 18
+
+
+def full(value):
+    return torch.full((COUNT,), float(value), device="cuda")
+
+
+def test_replay_computes_anew():
+    graph, source = torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(graph):
+        result = source * 2 + 1
+    for value in (5, 7):
+        source.fill_(value)
+        graph.replay()
+        assert (result.cpu() == 2 * value + 1).all()
+
+
+def test_eager_work_does_not_get_the_graphs_memory():
+    graph, source = torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(graph):
+        middle = source * 2
+        inside = {middle.data_ptr()}
+        result = middle + 1
+        del middle
+        inside.add(result.data_ptr())
+    eager = [full(9) for _ in range(32)]
+    assert inside.isdisjoint(tensor.data_ptr() for tensor in eager)
+    source.fill_(4)
+    graph.replay()
+    assert (result.cpu() == 9).all()
+    assert all((tensor.cpu() == 9).all() for tensor in eager)
+
+
+def test_memory_freed_in_the_capture_is_used_again_in_it():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first = full(1)
+        address = first.data_ptr()
+        del first
+        assert full(2).data_ptr() == address
+
+
+def test_two_graphs_share_a_pool():
+    first, second, source = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(first):
+        one = source * 2
+    with torch.cuda.graph(second, pool=first.pool()):
+        two = one + 1
+    source.fill_(3)
+    first.replay()
+    second.replay()
+    assert (two.cpu() == 7).all()
+
+
+def test_a_released_graphs_memory_comes_back():
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = full(1)
+    del result
+    before = flagstone.torch.memory_stats(0).reserved_bytes
+    graph.reset()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    assert flagstone.torch.memory_stats(0).reserved_bytes < before
+
+
+def test_side_streams_in_a_capture():
+    graph, side, source = torch.cuda.CUDAGraph(), torch.cuda.Stream(), full(1)
+    with torch.cuda.graph(graph):
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            doubled = source * 2
+            doubled.record_stream(current)
+        current.wait_stream(side)
+        result = doubled + 1
+        del doubled
+    source.fill_(3)
+    graph.replay()
+    assert (result.cpu() == 7).all()
+
+
+@pytest.mark.process(install={"limit": "64MiB"})
+def test_running_out_of_memory_leaves_the_capture_valid():
+    graph, source = torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(graph):
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+        result = source + 1
+    graph.replay()
+    assert (result.cpu() == 2).all()
+
+
+def test_growth_and_uses_from_before_leave_the_capture_valid():
+    side = torch.cuda.Stream()
+    tensor = full(1)
+    tensor.record_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        del tensor
+        large = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+        large.fill_(3)
+    graph.replay()
+    assert (large[:100].cpu() == 3).all()
+
+
+def test_an_aborted_capture_gives_its_memory_back():
+    before = flagstone.torch.memory_stats(0).live_blocks
+
+    def capture():
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            full(1)
+            torch.cuda.synchronize()
+
+    with pytest.raises(RuntimeError):
+        capture()
+    assert any("invalidated capture" in violation for violation in simcuda.violations())
+    simcuda.forgive()
+    assert flagstone.torch.memory_stats(0).live_blocks == before
+    assert (full(4).cpu() == 4).all()

@@ -1,0 +1,48 @@
+"""install(): when it can be called, and when not."""
+
+import pytest
+import torch
+
+import flagstone
+import flagstone.torch
+
+
+@pytest.mark.process(install=False)
+def test_it_is_too_late_once_cuda_is_initialised():
+    torch.empty(1, device="cuda")
+    with pytest.raises(flagstone.FlagstoneError, match=r"before the first CUDA tensor"):
+        flagstone.torch.install()
+    assert torch.cuda.get_allocator_backend() == "native"
+
+
+@pytest.mark.process(install=False)
+def test_looking_for_a_device_is_not_too_late():
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 1
+    flagstone.torch.install()
+    tensor = torch.ones(1, device="cuda")
+    assert flagstone.torch.memory_stats(0).live_blocks == 1
+    assert tensor.cpu() == 1
+
+
+@pytest.mark.process(install={"limit": "1GiB"})
+def test_other_settings_are_refused_once_it_is_in_force():
+    flagstone.torch.install(limit="1GiB")
+    with pytest.raises(flagstone.ConfigError):
+        flagstone.torch.install(limit="2GiB")
+    torch.ones(1, device="cuda")
+    flagstone.torch.install(limit="1GiB")
+
+
+@pytest.mark.process(install=False, FLAGSTONE_CONF="limit:64MiB")
+def test_the_settings_come_from_the_environment_too():
+    flagstone.torch.install()
+    with pytest.raises(torch.OutOfMemoryError, match=r"limit 64\.00 MiB"):
+        torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.process(devices=0)
+def test_without_a_device_torch_says_so():
+    assert not torch.cuda.is_available()
+    with pytest.raises(RuntimeError):
+        torch.empty(1, device="cuda")
