@@ -56,8 +56,9 @@ pub struct Config {
     pub limit: Option<Limit>,
     /// The least that the pool takes at once, in bytes, rounded up to the device's granularity; 0 lets the pool choose.
     pub growth: u64,
-    /// The most that one thread keeps ready for one stream, in bytes; the same again may wait on its list of blocks freed
-    /// by other threads. 0 switches magazines off. Default 64 MiB.
+    /// The most that one thread keeps ready for one stream, in bytes: up to half of it in blocks above 1 MiB, once its stream has
+    /// what it needs, and an eighth in smaller ones. As much may wait on its list of blocks freed by other threads. 0
+    /// switches magazines off. Default 64 MiB.
     pub magazine: u64,
     /// Where memory comes from.
     pub source: Source,

@@ -14,6 +14,12 @@ use std::sync::atomic::Ordering::Relaxed;
 /// No limit but the device.
 const UNLIMITED: u64 = u64::MAX;
 
+/// What PyTorch's expandable segments use for each handle of large memory, in bytes: fewer and larger ones cost less.
+const USUAL_HANDLE: u64 = 20 << 20;
+
+/// Larger handles would save little, and are rarely free as a whole.
+const LARGEST_HANDLE: u64 = 64 << 20;
+
 /// Why memory could not be had.
 #[derive(Debug)]
 pub(crate) enum Refusal {
@@ -48,6 +54,8 @@ pub(crate) struct Pages {
     limit: AtomicU64,
     /// What the device has: the most whatever the limit says.
     capacity: u64,
+    /// Handles created so far.
+    created: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
     spare: Mutex<Vec<(u64, Handle)>>,
 }
@@ -59,6 +67,7 @@ impl Pages {
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
             capacity,
+            created: AtomicU64::new(0),
             spare: Mutex::default(),
         }
     }
@@ -89,12 +98,26 @@ impl Pages {
         self.limit.load(Relaxed).min(self.capacity)
     }
 
+    /// Whether handles are large enough on average for one more: creating them is what costs most in the driver.
+    pub(crate) fn affords_seam(&self) -> bool {
+        self.created.load(Relaxed) * USUAL_HANDLE < self.reserved()
+    }
+
+    /// How many of `bytes` the spare handles can be.
+    pub(crate) fn spare_for(&self, bytes: u64) -> u64 {
+        let mut left = bytes;
+        for (bytes, _) in lock(&self.spare).iter().rev() {
+            left -= if *bytes <= left { *bytes } else { 0 };
+        }
+        bytes - left
+    }
+
     /// Bytes of handles that are mapped nowhere.
     pub(crate) fn spare_bytes(&self) -> u64 {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Counts `bytes` and takes them from the driver, unless that would pass the limit. What the driver refused was never
+    /// Counts `bytes` and takes them from the driver, unless that would pass the limit. What the driver refuses was never
     /// held, so it does not count for the peak.
     fn book<T>(&self, bytes: u64, take: impl FnOnce() -> DriverResult<T>) -> Result<T, Refusal> {
         let limit = self.most();
@@ -102,16 +125,9 @@ impl Pages {
             reserved.checked_add(bytes).filter(|&sum| sum <= limit)
         });
         let before = booked.map_err(|_| Refusal::Full)?;
-        match take() {
-            Ok(taken) => {
-                self.peak.fetch_max(before + bytes, Relaxed);
-                Ok(taken)
-            }
-            Err(error) => {
-                self.unbook(bytes);
-                Err(error.into())
-            }
-        }
+        let taken = take().inspect_err(|_| self.unbook(bytes))?;
+        self.peak.fetch_max(before + bytes, Relaxed);
+        Ok(taken)
     }
 
     fn unbook(&self, bytes: u64) {
@@ -130,51 +146,90 @@ impl Pages {
         Ok(())
     }
 
-    /// Maps `bytes` of memory at `addr`: spare handles first, then one new one. All or nothing, unless the driver fails
-    /// twice: then what could not be unmapped again is in the error.
-    pub(crate) fn map(&self, driver: &impl Driver, addr: u64, bytes: u64) -> Result<Vec<Mapping>, Unmapped> {
-        let mut handles = self.take_spare(bytes);
-        let missing = bytes - handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
-        if missing > 0 {
-            match self.book(missing, || driver.create(missing)) {
-                Ok(handle) => handles.push((missing, handle)),
-                Err(refusal) => {
-                    self.put_spare(handles);
-                    return Err(Unmapped {
-                        refusal,
-                        stuck: Vec::new(),
-                    });
-                }
-            }
-        }
-        let mut mappings: Vec<Mapping> = Vec::with_capacity(handles.len());
+    /// Maps `bytes` of memory at `addr`: what was lent first (it stays mapped where it is, too), then spare handles, then
+    /// new ones, which meet at `seam` where that is within. All or nothing, unless the driver fails twice: then what could not
+    /// be unmapped again is in the error.
+    pub(crate) fn map(
+        &self,
+        driver: &impl Driver,
+        addr: u64,
+        bytes: u64,
+        seam: u64,
+        lent: &[Mapping],
+    ) -> Result<Vec<Mapping>, Unmapped> {
+        let lent_bytes: u64 = lent.iter().map(|mapping| mapping.bytes).sum();
+        let own = self.take_handles(driver, addr + lent_bytes, bytes - lent_bytes, seam);
+        let own = own.map_err(|refusal| Unmapped {
+            refusal,
+            stuck: Vec::new(),
+        })?;
+        let own_pieces = own.iter().map(|&(bytes, handle)| Mapping {
+            addr: 0,
+            bytes,
+            handle,
+            touched: 0,
+        });
+        let mut mappings: Vec<Mapping> = lent.iter().copied().chain(own_pieces).collect();
         let mut at = addr;
+        let mut mapped = 0;
         let mut result = Ok(());
-        for (index, &(bytes, handle)) in handles.iter().enumerate() {
-            if let Err(error) = driver.map(at, bytes, handle) {
-                result = Err(error);
-                self.put_spare(handles[index..].to_vec());
+        for mapping in &mut mappings {
+            mapping.addr = at;
+            at += mapping.bytes;
+            result = driver.map(mapping.addr, mapping.bytes, mapping.handle);
+            if result.is_err() {
                 break;
             }
-            mappings.push(Mapping {
-                addr: at,
-                bytes,
-                handle,
-            });
-            at += bytes;
+            mapped += 1;
         }
         // One call over the whole run: the price is by the call.
-        let result = result.and_then(|()| driver.set_access(addr, bytes));
-        match result {
-            Ok(()) => Ok(mappings),
-            Err(error) => {
-                mappings.retain(|mapping| self.unmap(driver, mapping).is_err());
-                Err(Unmapped {
-                    refusal: error.into(),
-                    stuck: mappings,
-                })
+        let Err(error) = result.and_then(|()| driver.set_access(addr, bytes)) else {
+            return Ok(mappings);
+        };
+        let mut stuck = Vec::new();
+        for (place, mapping) in mappings.into_iter().enumerate() {
+            if place < mapped && driver.unmap(mapping.addr, mapping.bytes).is_err() {
+                stuck.push(mapping);
+            } else if place >= lent.len() {
+                self.put_spare(vec![(mapping.bytes, mapping.handle)]);
             }
         }
+        Err(Unmapped {
+            refusal: error.into(),
+            stuck,
+        })
+    }
+
+    /// Handles of `bytes` together for the addresses from `addr` on: spare ones, then new ones.
+    fn take_handles(
+        &self,
+        driver: &impl Driver,
+        addr: u64,
+        bytes: u64,
+        seam: u64,
+    ) -> Result<Vec<(u64, Handle)>, Refusal> {
+        let mut handles = self.take_spare(bytes);
+        let mut have = handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
+        while have < bytes {
+            let within = addr + have < seam && seam < addr + bytes;
+            let end = if within { seam - addr } else { bytes };
+            let end = end.min(have + LARGEST_HANDLE);
+            match self.create(driver, end - have) {
+                Ok(handle) => handles.push((end - have, handle)),
+                Err(refusal) => {
+                    self.put_spare(handles);
+                    return Err(refusal);
+                }
+            }
+            have = end;
+        }
+        Ok(handles)
+    }
+
+    fn create(&self, driver: &impl Driver, bytes: u64) -> Result<Handle, Refusal> {
+        let handle = self.book(bytes, || driver.create(bytes))?;
+        self.created.fetch_add(1, Relaxed);
+        Ok(handle)
     }
 
     /// Unmaps memory, whose handle is spare then. Nothing on the device may still use it.

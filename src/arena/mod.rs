@@ -3,19 +3,24 @@
 //! An arena is asked only when a thread's magazine has nothing. It cuts small blocks from slabs and larger ones from
 //! ranges, and takes both back. Its lock is never held over a driver call.
 
+mod growth;
+mod idle;
 mod range;
 mod region;
 mod slab;
 
-pub(crate) use region::{Growth, Idle, Mapping, Region, Span};
+pub(crate) use growth::Growth;
+pub(crate) use idle::{Idle, What};
+pub(crate) use region::{Mapping, Region, Span};
 pub(crate) use slab::{Slab, Slabs};
 
-use crate::driver::Stream;
+use crate::driver::{Event, Handle, Stream};
 use crate::freelist::{Links, TaggedStack, TakeAll};
 use crate::metadata::{Block, Blocks, Entry, State, Table};
 use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use slab::Partial;
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
@@ -122,6 +127,16 @@ impl Kind {
     }
 }
 
+/// Events on an arena's stream that tell which of its free memory the device is done with. Recorded only while an arena
+/// grows, when that memory is wanted elsewhere.
+#[derive(Default)]
+pub(crate) struct Gate {
+    /// Events under way, with the epoch that each ends; oldest first.
+    pub(crate) events: VecDeque<(u64, Event)>,
+    /// All work up to the end of this epoch is done.
+    pub(crate) done: u64,
+}
+
 /// How many large blocks come back without growth until an arena counts as settled.
 const SETTLED: u32 = 256;
 
@@ -137,6 +152,8 @@ pub(crate) struct Arena {
     shared: Box<[TaggedStack]>,
     /// Large blocks that came back since the arena last grew.
     settled: AtomicU32,
+    /// What of its stream's work is known to be done.
+    pub(crate) gate: Mutex<Gate>,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
     inner: Mutex<Inner>,
@@ -145,6 +162,10 @@ pub(crate) struct Arena {
 /// What the lock guards.
 pub(crate) struct Inner {
     arena: u32,
+    /// Raised with each event that is recorded to learn what is idle, from 1: blocks freed before have a lower number.
+    pub(crate) epoch: u64,
+    /// Bytes of ranges freed in this epoch.
+    pub(crate) freed: u64,
     pub(crate) regions: [Region; 3],
     partial: [Partial; SLOT_MAX as usize + 1],
     /// Slab records of each class that are not in use.
@@ -162,9 +183,12 @@ impl Arena {
             returned: TakeAll::default(),
             shared: shared.into(),
             settled: AtomicU32::new(0),
+            gate: Mutex::default(),
             holders: AtomicU32::new(0),
             inner: Mutex::new(Inner {
                 arena: index,
+                epoch: 1,
+                freed: 0,
                 regions: std::array::from_fn(|_| Region::new(index)),
                 partial: [Partial::default(); SLOT_MAX as usize + 1],
                 spare: std::array::from_fn(|_| Vec::new()),
@@ -320,7 +344,9 @@ impl Inner {
             self.give_slot(metadata, index);
         } else {
             metadata.enter(block.addr(), Entry::None);
-            self.region(Kind::of(block.units())).give(&metadata.blocks, index);
+            let epoch = self.epoch;
+            self.region(Kind::of(block.units()))
+                .release(&metadata.blocks, index, epoch);
         }
     }
 
@@ -357,7 +383,8 @@ impl Inner {
         record.free.store(0, Relaxed);
         self.spare[units as usize].push(slab);
         let range = record.range.load(Relaxed);
-        self.region(Kind::Slabs).give(&metadata.blocks, range);
+        let epoch = self.epoch;
+        self.region(Kind::Slabs).release(&metadata.blocks, range, epoch);
     }
 
     /// Takes a chain of cached blocks back.
@@ -367,6 +394,19 @@ impl Inner {
             let next = metadata.blocks.link(index).load(Relaxed);
             self.give(metadata, index);
             index = next;
+        }
+    }
+
+    /// Lent parts are aliases now where their handle was `taken`, and free again where not.
+    pub(crate) fn settle_lent(&mut self, metadata: &Metadata, lent: Vec<(Kind, Idle)>, taken: impl Fn(Handle) -> bool) {
+        let epoch = self.epoch;
+        for (kind, part) in lent {
+            let region = self.region(kind);
+            if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
+                region.alias(&metadata.blocks, part, epoch);
+            } else {
+                region.keep(&metadata.blocks, part);
+            }
         }
     }
 
@@ -385,8 +425,12 @@ impl Inner {
         self.take_slot(metadata, units)
     }
 
+    /// Whether enough was freed in this epoch that knowing when it is idle is worth an event: a sixteenth of what is held.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.freed > self.held() / 16
+    }
+
     /// Bytes of memory behind all segments.
-    #[cfg(feature = "check")]
     pub(crate) fn held(&self) -> u64 {
         self.regions.iter().map(|region| region.held).sum()
     }

@@ -86,6 +86,7 @@ impl<D: Driver> Pool<D> {
         let metadata = &self.core.metadata;
         let region = inner.region(kind);
         let mut free: Vec<u32> = Vec::new();
+        let alias = |index: u32| region.aliases.iter().any(|(_, part)| part.block == index);
         for segment in region.segments.iter().filter(|segment| segment.first != 0) {
             let (mut addr, mut before, mut mapped) = (segment.base, 0, 0);
             let mut last = State::Live;
@@ -111,7 +112,7 @@ impl<D: Driver> Pool<D> {
                     pair != (State::Free, State::Free) && pair != (State::Unmapped, State::Unmapped),
                     "{addr:#x}: not one with its neighbour, both {state:?}"
                 );
-                if state != State::Unmapped {
+                if state != State::Unmapped && !alias(index) {
                     mapped += block.bytes();
                 }
                 match state {
@@ -126,6 +127,7 @@ impl<D: Driver> Pool<D> {
                     }
                     State::Unmapped => {}
                     State::Busy if region.stuck.iter().any(|stuck| stuck.block == index) => {}
+                    State::Busy if alias(index) => {}
                     State::Vacant | State::Busy => return Err(format!("{addr:#x}: {state:?} within a segment")),
                 }
                 (addr, before, last, index) = (block.end(), index, state, block.behind.load(Relaxed));

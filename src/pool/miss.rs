@@ -5,8 +5,9 @@
 //! from the driver. Then [`pressure`](super::pressure).
 
 use super::core::{count, forked};
+use super::remap::Gathered;
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, ArenaKey, Kind, Span};
+use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{State, covers};
 use crate::pages::{Refusal, Unmapped};
@@ -21,7 +22,7 @@ const REFILL: u64 = 32 << 10;
 /// How many blocks at most.
 const REFILL_BLOCKS: u64 = 15;
 /// The part of a region's memory that it grows by at least (1/128, so at most 0.8 % is ahead of need), up to `STEP_MOST`.
-const STEP_PART: u64 = 128;
+const STEP_PART: u64 = 512;
 const STEP_MOST: u64 = 64 << 20;
 
 impl<D: Driver> Pool<D> {
@@ -124,6 +125,11 @@ impl<D: Driver> Pool<D> {
                 }
             }
         }
+        let stale = inner.is_stale();
+        drop(inner);
+        if stale && self.virtual_memory {
+            self.tick(arena);
+        }
         index
     }
 
@@ -199,35 +205,63 @@ impl<D: Driver> Pool<D> {
         let properties = self.driver.properties();
         let kind = Kind::of(units);
         let mut step = None;
+        let (mut added, mut widened) = (false, false);
         loop {
-            let growth = {
+            let (growth, seam) = {
                 let mut inner = arena.lock(metadata);
                 let region = inner.region(kind);
                 let step = step.unwrap_or_else(|| match self.config.growth {
                     0 => (region.held / STEP_PART).min(STEP_MOST),
                     growth => growth,
                 });
-                region.plan(&metadata.blocks, Kind::range_units(units), properties.granularity, step)
+                let range_units = Kind::range_units(units);
+                let growth = region.plan(&metadata.blocks, range_units, properties.granularity, step);
+                // The page in which the block ends has a neighbour too: a handle of its own leaves the rest free with the block.
+                let end = growth.map_or(0, |growth| {
+                    metadata.blocks.get(growth.first()).addr() + size_class::bytes(range_units)
+                });
+                (growth, end / properties.granularity * properties.granularity)
             };
             let Some(growth) = growth else {
+                // A new reservation has room; if there is still none there are no records left.
+                if added {
+                    return Err(Refusal::Full);
+                }
                 self.add_reservation(arena, kind, units)?;
+                added = true;
                 continue;
             };
-            match self.pages.map(&self.driver, growth.addr, growth.bytes) {
+            let Gathered { lent, more } = self.gather(arena, kind, growth.bytes);
+            if more > 0 && !widened {
+                // Once more, and larger: what is free as a whole is used as a whole.
+                let mut inner = arena.lock(metadata);
+                inner.settle_lent(metadata, lent, |_| false);
+                inner.region(kind).roll_back(&metadata.blocks, growth, &[]);
+                (step, widened) = (Some(growth.bytes + more), true);
+                continue;
+            }
+            let handles: Vec<Mapping> = lent
+                .iter()
+                .flat_map(|(_, part)| part.mappings.iter().copied())
+                .collect();
+            let seam = if self.pages.affords_seam() { seam } else { 0 };
+            match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {
-                    return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
+                    let mut inner = arena.lock(metadata);
+                    inner.settle_lent(metadata, lent, |_| true);
+                    return match inner.commit(metadata, growth, &mappings, units) {
                         // No records left for a slab: the memory is free now.
                         0 => Err(Refusal::Full),
                         index => Ok(index),
                     };
                 }
                 Err(Unmapped { refusal, stuck }) => {
-                    arena
-                        .lock(metadata)
-                        .region(kind)
-                        .roll_back(&metadata.blocks, growth, &stuck);
+                    let mut inner = arena.lock(metadata);
+                    let is_stuck = |handle| stuck.iter().any(|mapping| mapping.handle == handle);
+                    inner.settle_lent(metadata, lent, is_stuck);
+                    inner.region(kind).roll_back(&metadata.blocks, growth, &stuck);
                     // What the step adds to the need may be what was too much.
-                    if step.is_some() || matches!(refusal, Refusal::Failed(_)) {
+                    if step == Some(0) || matches!(refusal, Refusal::Failed(_)) {
                         return Err(refusal);
                     }
                     step = Some(0);

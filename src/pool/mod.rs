@@ -7,6 +7,7 @@
 //! | `free` | a free that cannot just go into a magazine; uses on other streams |
 //! | `pressure` | what is done before a request fails, and giving memory back |
 //! | `private` | private pools of graph captures |
+//! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
 //! | `check` | walks every invariant (feature `check`) |
 
@@ -17,6 +18,7 @@ mod free;
 mod miss;
 mod pressure;
 mod private;
+mod remap;
 mod report;
 
 pub use private::PrivateId;

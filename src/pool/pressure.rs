@@ -5,7 +5,7 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey};
+use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey, What};
 use crate::driver::{Driver, DriverError, DriverResult, Stream};
 use crate::error::{OutOfMemory, Step};
 use crate::pages::Refusal;
@@ -192,11 +192,18 @@ impl<D: Driver> Pool<D> {
             .sum())
     }
 
-    /// Idle parts of all arenas that no capture holds, taken out of the free ranges.
+    /// Idle parts of all arenas that no capture holds, taken out of the free ranges; and all aliases, without which a handle that
+    /// is given back would keep its memory.
     fn idle_parts(&self, most: u64) -> Vec<(&Arena, Kind, Idle)> {
         let metadata = &self.core.metadata;
-        let mut left = most;
         let mut all = Vec::new();
+        for arena in self.core.arenas.iter() {
+            for kind in Kind::ALL {
+                let aliases = arena.lock(metadata).region(kind).finished_aliases(u64::MAX);
+                all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
+            }
+        }
+        let mut left = most;
         // Relaxed: a capture that begins now gets its memory from elsewhere.
         for arena in self.core.arenas.iter().filter(|arena| arena.holders.load(Relaxed) == 0) {
             for kind in Kind::ALL {
@@ -214,9 +221,21 @@ impl<D: Driver> Pool<D> {
         all
     }
 
-    /// Unmaps (or frees) one idle part, outside the arena's lock; its bytes, or 0 when the driver failed.
-    fn give_part(&self, arena: &Arena, kind: Kind, part: Idle) -> u64 {
+    /// Unmaps (or frees) one idle part, outside the arena's lock; the bytes that are spare or given back then.
+    pub(super) fn give_part(&self, arena: &Arena, kind: Kind, part: Idle) -> u64 {
         let metadata = &self.core.metadata;
+        if part.what == What::Alias {
+            let result = self.driver.unmap(part.addr, part.bytes);
+            let mut inner = arena.lock(metadata);
+            match result {
+                Ok(()) => inner.region(kind).gone(&metadata.blocks, &part),
+                Err(_) => {
+                    inner.region(kind).keep(&metadata.blocks, part);
+                    count(&self.core.events.driver_errors);
+                }
+            }
+            return 0;
+        }
         if part.mappings.is_empty() {
             let result = self.pages.give_slab(&self.driver, part.addr, part.bytes);
             let mut inner = arena.lock(metadata);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants:
-//! - `held` = bytes of all blocks in magazines, at most the bound;
+//! - `held` = bytes of the blocks in magazines, small and large apart, each at most its bound;
 //! - every block in a magazine is `CACHED` and has this cache as its `cache`;
 //! - magazines change only between `busy = 1` and `busy = 0` of the owner, or while `revoked` by the one taker.
 
@@ -39,6 +39,47 @@ pub(crate) struct Remote {
     bytes: AtomicU64,
 }
 
+/// What magazines hold and may hold, in bytes.
+#[derive(Debug, Default)]
+struct Stock {
+    held: AtomicU64,
+    bound: AtomicU64,
+}
+
+impl Stock {
+    /// Takes the first block of one of its magazines.
+    #[inline(always)]
+    fn get<'a>(&self, head: &AtomicU32, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
+        let index = head.load(Relaxed);
+        if index == 0 {
+            return None;
+        }
+        let block = blocks.get(index);
+        head.store(block.link.load(Relaxed), Relaxed);
+        self.held
+            .store(self.held.load(Relaxed) - units * size_class::UNIT, Relaxed);
+        Some(block)
+    }
+
+    /// Puts a block into one of its magazines, if there is room.
+    #[inline(always)]
+    fn put(&self, head: &AtomicU32, block: &Block) -> bool {
+        let held = self.held.load(Relaxed) + block.bytes();
+        if held > self.bound.load(Relaxed) {
+            return false;
+        }
+        block.link.store(head.load(Relaxed), Relaxed);
+        head.store(block.index(), Relaxed);
+        self.held.store(held, Relaxed);
+        true
+    }
+}
+
+/// The part of a cache's bound that small blocks get: they are many sizes, and what waits for its size serves no other.
+const SMALL_PART: u64 = 8;
+/// The part that blocks above [`CLASS_MAX`] get, while they are kept.
+const LARGE_PART: u64 = 2;
+
 /// A thread's magazines for one arena. Never freed while the pool lives; handed from a thread that ends to a new one.
 #[repr(C, align(128))]
 pub(crate) struct Cache {
@@ -50,11 +91,10 @@ pub(crate) struct Cache {
     stream: usize,
     pub(crate) index: u32,
     pub(crate) arena: u32,
-    held: AtomicU64,
-    /// The most bytes that magazines, and the remote list, may hold each.
-    bound: u64,
-    /// The same for a block above [`CLASS_MAX`]: half of it, so that large blocks cannot crowd out the small ones, or 0.
-    large_bound: AtomicU64,
+    small: Stock,
+    big: Stock,
+    /// The most bytes on the remote list.
+    remote_bound: u64,
     pub(crate) counters: Counters,
     heads: [AtomicU32; CLASS_MAX as usize + 1],
     large: [Large; LARGE_SLOTS],
@@ -92,9 +132,12 @@ impl Cache {
             stream,
             index,
             arena,
-            held: AtomicU64::new(0),
-            bound,
-            large_bound: AtomicU64::new(0),
+            small: Stock {
+                held: AtomicU64::new(0),
+                bound: AtomicU64::new(bound / SMALL_PART),
+            },
+            big: Stock::default(),
+            remote_bound: bound,
             counters: Counters::default(),
             heads: std::array::from_fn(|_| AtomicU32::new(0)),
             large: std::array::from_fn(|_| Large::default()),
@@ -168,19 +211,12 @@ impl Cache {
     #[inline(always)]
     pub(crate) fn pop<'a>(&self, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
         let _busy = self.enter()?;
-        let head = match self.heads.get(units as usize) {
-            Some(head) => head,
-            None => self.large(u32::try_from(units).ok()?, false)?,
-        };
-        let index = head.load(Relaxed);
-        if index == 0 {
-            return None;
+        match self.heads.get(units as usize) {
+            Some(head) => self.small.get(head, blocks, units),
+            None => self
+                .big
+                .get(self.large(u32::try_from(units).ok()?, false)?, blocks, units),
         }
-        let block = blocks.get(index);
-        head.store(block.link.load(Relaxed), Relaxed);
-        self.held
-            .store(self.held.load(Relaxed) - units * size_class::UNIT, Relaxed);
-        Some(block)
     }
 
     /// Puts a cached block in; `false` when there is no room, and the block is still the caller's. The owner only.
@@ -188,24 +224,16 @@ impl Cache {
     pub(crate) fn push(&self, block: &Block) -> bool {
         let units = block.units();
         let Some(_busy) = self.enter() else { return false };
-        let held = self.held.load(Relaxed) + size_class::bytes(units);
-        let head = match self.heads.get(units as usize) {
-            Some(head) if held <= self.bound => head,
-            None if held <= self.large_bound.load(Relaxed) => match self.large(units, true) {
-                Some(head) => head,
-                None => return false,
-            },
-            _ => return false,
-        };
-        block.link.store(head.load(Relaxed), Relaxed);
-        head.store(block.index(), Relaxed);
-        self.held.store(held, Relaxed);
-        true
+        match self.heads.get(units as usize) {
+            Some(head) => self.small.put(head, block),
+            None => self.large(units, true).is_some_and(|head| self.big.put(head, block)),
+        }
     }
 
     /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
     pub(crate) fn keep_large(&self, keep: bool) {
-        self.large_bound.store(if keep { self.bound / 2 } else { 0 }, Relaxed);
+        let bound = if keep { self.remote_bound / LARGE_PART } else { 0 };
+        self.big.bound.store(bound, Relaxed);
     }
 
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
@@ -213,7 +241,7 @@ impl Cache {
         let bytes = block.bytes();
         // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
         // says: it can be left too high, see `take_remote`.
-        if self.remote.bytes.load(Relaxed) + bytes > self.bound && self.has_remote() {
+        if self.remote.bytes.load(Relaxed) + bytes > self.remote_bound && self.has_remote() {
             return false;
         }
         self.remote.bytes.fetch_add(bytes, Relaxed);
@@ -234,9 +262,14 @@ impl Cache {
         self.remote.list.take()
     }
 
+    /// Bytes in the magazines.
+    fn held(&self) -> u64 {
+        self.small.held.load(Relaxed) + self.big.held.load(Relaxed)
+    }
+
     /// Bytes in the magazines and (about) on the remote list.
     pub(crate) fn bytes(&self) -> u64 {
-        self.held.load(Relaxed) + self.remote.bytes.load(Relaxed)
+        self.held() + self.remote.bytes.load(Relaxed)
     }
 
     /// Empties all magazines, of the owner: the first block of a chain, or 0.
@@ -277,7 +310,8 @@ impl Cache {
                 chain = append(blocks, first, chain);
             }
         }
-        self.held.store(0, Relaxed);
+        self.small.held.store(0, Relaxed);
+        self.big.held.store(0, Relaxed);
         chain
     }
 
@@ -292,7 +326,7 @@ impl Cache {
                 index = blocks.link(index).load(Relaxed);
             }
         }
-        self.held.load(Relaxed)
+        self.held()
     }
 }
 
@@ -363,11 +397,16 @@ mod tests {
 
     #[test]
     fn holds_at_most_the_bound() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 10 * 512));
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 80 * 512));
         assert!(push(&cache, &blocks, block(&blocks, 6)));
         assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
         assert!(push(&cache, &blocks, block(&blocks, 4)));
-        assert!(push_remote(&cache, &blocks, 10));
+        cache.keep_large(true);
+        assert!(
+            !push(&cache, &blocks, block(&blocks, 3000)),
+            "more than half of 80 units"
+        );
+        assert!(push_remote(&cache, &blocks, 80));
         assert!(!push_remote(&cache, &blocks, 1));
         assert_ne!(cache.take_remote(), 0);
         assert!(push_remote(&cache, &blocks, 1));

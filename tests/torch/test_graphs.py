@@ -126,3 +126,36 @@ def test_an_aborted_capture_gives_its_memory_back():
     simcuda.forgive()
     assert flagstone.torch.memory_stats(0).live_blocks == before
     assert (full(4).cpu() == 4).all()
+
+
+@pytest.mark.process(install=False)
+def test_a_capture_that_nobody_announced_is_found():
+    for setter in ("set_begin_allocate_to_pool", "set_end_allocate_to_pool_fn", "set_release_pool"):
+        flagstone.torch._swap.HOOKS.pop(setter)
+    flagstone.torch.install()
+    side, graph, source = torch.cuda.Stream(), torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(graph, stream=side):
+        middle = source * 2
+        result = middle + 1
+        del middle
+    with torch.cuda.stream(side):
+        eager = [full(9) for _ in range(4)]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert all((tensor.cpu() == 9).all() for tensor in eager)
+    assert (result.cpu() == 3).all()
+
+
+def test_graphed_callables():
+    torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)  # such callables make it so
+    layer = torch.nn.Linear(16, 8, bias=False).cuda()
+    sample = torch.ones(4, 16, device="cuda", requires_grad=True)
+    expected = layer(sample).detach().cpu()
+    graphed = torch.cuda.make_graphed_callables(layer, (sample,))
+    for factor in (1, 3):
+        batch = (torch.ones(4, 16, device="cuda") * factor).requires_grad_()
+        result = graphed(batch)
+        result.backward(torch.ones(4, 8, device="cuda"))
+        assert torch.allclose(result.detach().cpu(), expected * factor, rtol=1e-4)
+        assert torch.allclose(layer.weight.grad.cpu(), torch.full((8, 16), 4.0 * factor))
+        layer.weight.grad = None

@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import simcuda
 import torch
 
@@ -122,3 +123,23 @@ def test_an_event_after_a_side_stream_orders_the_reuse():
         event.record(side)
     torch.cuda.current_stream().wait_event(event)
     assert (tensor + 1).cpu()[0] == 4
+
+
+@pytest.mark.process(install=False)
+def test_without_the_record_stream_hook_the_simulation_finds_the_fault():
+    flagstone.torch._swap.HOOKS.pop("set_record_stream_fn")
+    flagstone.torch.install()
+    side = torch.cuda.Stream()
+    tensor = full(1)
+    side.wait_stream(torch.cuda.current_stream())
+    simcuda.hold(side.cuda_stream)
+    with torch.cuda.stream(side):
+        doubled = tensor * 2
+    tensor.record_stream(side)
+    del tensor
+    assert full(9).numel() == COUNT
+    simcuda.resume(side.cuda_stream)
+    side.synchronize()
+    assert doubled[0].cpu() == 18, "the block was overwritten while it was to be read"
+    assert any("unordered work" in violation for violation in simcuda.violations())
+    simcuda.forgive()

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::OnceLock;
 
@@ -23,6 +24,8 @@ pub struct Settings {
     pub attributes: BTreeMap<u32, i32>,
     /// Calls to fail.
     pub faults: Vec<Fault>,
+    /// Where the counts are written when the process ends.
+    pub counts: Option<PathBuf>,
 }
 
 impl Settings {
@@ -43,6 +46,7 @@ impl Settings {
                     code: code.parse().ok()?,
                 })
             })?,
+            counts: env::var_os("SIMCUDA_COUNTS").map(PathBuf::from),
         })
     }
 }

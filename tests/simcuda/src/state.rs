@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
+use std::fs;
 use std::sync::OnceLock;
 
 use flagstone::driver::sim::{Code, CuResult, Device, Options};
 
-use crate::settings::settings;
+use crate::calls;
+use crate::runtime_api::idle_kernels;
+use crate::settings::{Settings, settings};
 
 /// The machine.
 pub struct Machine {
@@ -17,8 +20,15 @@ pub struct Machine {
 
 static MACHINE: OnceLock<CuResult<Machine>> = OnceLock::new();
 
-/// Says on standard error what the devices found, when the process ends.
+/// Says on standard error what the devices found, when the process ends, and writes the counts where they are wanted.
 extern "C" fn report() {
+    if let Ok(Settings { counts: Some(file), .. }) = settings() {
+        let idle = idle_kernels();
+        let idle: String = idle.lines().map(|line| format!("idle:{line}\n")).collect();
+        if let Err(error) = fs::write(file, calls::list() + &idle) {
+            eprintln!("simcuda: {}: {error}", file.display());
+        }
+    }
     let Ok(machine) = machine() else { return };
     for device in &machine.devices {
         for violation in device.violations() {

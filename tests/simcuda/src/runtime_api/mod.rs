@@ -48,7 +48,7 @@ fn device_of_event(event: Event) -> CuResult<&'static Device> {
 }
 
 /// The current device, if the stream is one of its own: other streams take no kernels.
-fn current_for(stream: Stream) -> CuResult<&'static Device> {
+pub fn current_for(stream: Stream) -> CuResult<&'static Device> {
     let (current, own) = (current_or_first()?, device_of(stream)?);
     if std::ptr::eq(current, own) {
         Ok(current)
