@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-RUST_SOURCES := $(shell find src -name '*.rs') Cargo.toml Cargo.lock pyproject.toml
+RUST_SOURCES := $(shell find src -name '*.rs') $(wildcard benches/traces/*.gz) Cargo.toml Cargo.lock pyproject.toml
 CLIPPY := cargo clippy --locked --quiet
 
 .DEFAULT_GOAL := help
@@ -138,5 +138,5 @@ $(VENV)/.uv: | $(BIN)/python
 
 $(VENV)/.extension: $(RUST_SOURCES) $(VENV)/.build
 	@.ci/need.sh cargo
-	$(BIN)/maturin develop --release --locked
+	env -u CONDA_PREFIX VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin develop --release --locked
 	@touch $@

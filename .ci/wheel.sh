@@ -1,20 +1,23 @@
 #!/bin/sh
-# Installs the wheel of dist/ into fresh environments of the oldest and the newest CPython found here, and runs it there.
+# Installs the wheel into fresh environments of the oldest and the newest CPython found here, and runs the tests there.
 #
 #   wheel.sh PYTHON   where PYTHON has maturin
 set -eu
+cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 skip() { printf 'wheel SKIPPED: %s\n' "$1"; }
 
-# Installs the wheel $2 for the interpreter $1 and asks the command line for its report.
+# Installs the wheel $2 for the interpreter $1, and runs the command line and the tests with it.
 try() {
     "$1" -m venv "$work/venv"
-    "$work/venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-index "$2"
-    (cd "$work" && venv/bin/flagstone info --json) >"$work/info.json"
-    "$1" -c 'import json, sys; json.load(open(sys.argv[1]))' "$work/info.json"
-    printf 'wheel: %s runs in %s\n' "$(basename "$2")" "$("$1" --version)"
+    pip="$work/venv/bin/python -m pip --disable-pip-version-check --quiet"
+    $pip install --no-index "$2"
+    (cd "$work" && venv/bin/flagstone info --json) | "$1" -c 'import json, sys; json.load(sys.stdin)'
+    $pip install --require-hashes -r requirements/dev.txt
+    "$work/venv/bin/pytest" --quiet
+    printf 'wheel: %s passes the tests in %s\n' "$(basename "$2")" "$("$1" --version)"
     rm -rf "$work/venv"
 }
 

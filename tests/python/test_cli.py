@@ -109,7 +109,7 @@ def test_replay(report, cli):
     assert result["driver_calls_last_pass"].get("cuMemCreate", 0) == 0, "the third pass finds what it needs"
     assert result["driver_time_us"] > 0
     assert result["ns_per_op"] > 0
-    text = cli("replay", TRACE).stdout
+    text = cli("replay", TRACE, "--passes", 3).stdout
     assert f"{result['utilisation']:.2f}" in text
     assert "cuMemCreate" in text
 

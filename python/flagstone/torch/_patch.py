@@ -1,15 +1,19 @@
 """torch's statistics, answered from flagstone's pools: under another allocator than its own torch refuses them.
 
+What nobody can answer says so by name.
+
 What is replaced are the functions of `torch._C` that `torch.cuda.memory_stats` and the like call, not these themselves:
 so names that were imported from torch before answer too.
 """
 
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import torch
 
 from flagstone import _core
+from flagstone.errors import FlagstoneError
 from flagstone.stats import Stats
 from flagstone.torch import _stats
 
@@ -24,6 +28,22 @@ def apply() -> None:
     for name, function in _FUNCTIONS.items():
         if hasattr(torch._C, name):
             setattr(torch._C, name, function)
+    for owner, name, what in _REFUSED:
+        if hasattr(owner, name):
+            setattr(owner, name, _refusal(what))
+
+
+class NotServedError(FlagstoneError, RuntimeError):
+    """A function of torch that goes through its own allocator. Where torch raises `RuntimeError`, this is one too."""
+
+
+def _refusal(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_arguments: object, **_options: object) -> NoReturn:
+        raise NotServedError(
+            f"{what}: not with flagstone as torch's allocator, it needs torch's own; docs/torch.md has what works"
+        )
+
+    return refuse
 
 
 def _stats_of(device: int) -> Stats:
@@ -98,3 +118,14 @@ _FUNCTIONS = {
     "_accelerator_emptyCache": _empty_cache,
 }
 """The functions of `torch._C`, and what takes their place."""
+
+_TREES: Final = 'torch.compile(mode="reduce-overhead")'
+
+_REFUSED: Final = [
+    (torch._C, "_cuda_getCheckpointState", _TREES),
+    (torch._C, "_cuda_setCheckpointPoolState", _TREES),
+    (torch._C, "_cuda_checkPoolLiveAllocations", _TREES),
+    (torch.UntypedStorage, "_share_cuda_", "sharing CUDA tensors between processes"),
+    (torch.cuda.MemPool, "__init__", "torch.cuda.MemPool"),
+]
+"""Functions that go through torch's own allocator: where they are, and what asks for them."""
