@@ -155,7 +155,6 @@ fn fail_each(source: Source, code: Code, times: u64) {
 fn any_call_may_fail_with_virtual_memory() {
     for (code, times) in [
         (Code::OUT_OF_MEMORY, 1),
-        (Code::UNKNOWN, 1),
         (Code::UNKNOWN, 3),
         (Code::OUT_OF_MEMORY, u64::MAX),
     ] {
@@ -167,7 +166,6 @@ fn any_call_may_fail_with_virtual_memory() {
 fn any_call_may_fail_with_slabs() {
     for (code, times) in [
         (Code::OUT_OF_MEMORY, 1),
-        (Code::UNKNOWN, 1),
         (Code::UNKNOWN, 3),
         (Code::OUT_OF_MEMORY, u64::MAX),
     ] {

@@ -40,9 +40,9 @@ fn on_a_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn streams_come_and_go() {
-    // Each stream reserves addresses for the whole of a large device: those of a process end after some 700.
-    let (sim, pool) = device(141 * GIB);
-    for _ in 0..750 {
+    // Each stream reserves addresses for the whole of the device: those of a process, 128 TiB, end after some 90.
+    let (sim, pool) = device(1024 * GIB);
+    for _ in 0..150 {
         let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
         for bytes in [1000, 100_000, 3 * MIB] {
             pair(&pool, bytes, stream);

@@ -373,6 +373,11 @@ impl<D: Driver> Pool<D> {
             let _ = self.pages.release_spare(&self.driver, 0);
             self.give_addresses();
         }
-        lock(&self.pending).destroy(&self.driver);
+        let mut pending = lock(&self.pending);
+        for arena in self.core.arenas.iter() {
+            let events = std::mem::take(&mut lock(&arena.gate).events);
+            events.into_iter().for_each(|(_, event)| pending.put_back(event));
+        }
+        pending.destroy(&self.driver);
     }
 }
