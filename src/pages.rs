@@ -117,15 +117,17 @@ impl Pages {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Counts bytes that are about to be taken, unless that would pass the limit.
-    fn book(&self, bytes: u64) -> Result<(), Refusal> {
+    /// Counts `bytes` and takes them from the driver, unless that would pass the limit. What the driver refuses was never
+    /// held, so it does not count for the peak.
+    fn book<T>(&self, bytes: u64, take: impl FnOnce() -> DriverResult<T>) -> Result<T, Refusal> {
         let limit = self.most();
         let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
             reserved.checked_add(bytes).filter(|&sum| sum <= limit)
         });
         let before = booked.map_err(|_| Refusal::Full)?;
+        let taken = take().inspect_err(|_| self.unbook(bytes))?;
         self.peak.fetch_max(before + bytes, Relaxed);
-        Ok(())
+        Ok(taken)
     }
 
     fn unbook(&self, bytes: u64) {
@@ -134,11 +136,7 @@ impl Pages {
 
     /// A slab from the driver.
     pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64) -> Result<DevicePtr, Refusal> {
-        self.book(bytes)?;
-        driver.alloc(bytes).map_err(|error| {
-            self.unbook(bytes);
-            error.into()
-        })
+        self.book(bytes, || driver.alloc(bytes))
     }
 
     /// Gives a slab back. Nothing on the device may still use it.
@@ -229,8 +227,7 @@ impl Pages {
     }
 
     fn create(&self, driver: &impl Driver, bytes: u64) -> Result<Handle, Refusal> {
-        self.book(bytes)?;
-        let handle = driver.create(bytes).inspect_err(|_| self.unbook(bytes))?;
+        let handle = self.book(bytes, || driver.create(bytes))?;
         self.created.fetch_add(1, Relaxed);
         Ok(handle)
     }

@@ -7,14 +7,25 @@ use super::idle::{Idle, What};
 use super::region::{Mapping, Region};
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, UNIT};
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Where a region is about to grow: a busy block of which `bytes` at `addr` have to be mapped.
+/// Where a region is about to grow: a busy block whose `bytes` at `addr` have to be mapped. Its free neighbours (or 0) are
+/// busy too, and become one with it only then, so that going back needs no records.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Growth {
-    pub(crate) block: u32,
+    before: u32,
+    hole: u32,
+    behind: u32,
     pub(crate) addr: u64,
     pub(crate) bytes: u64,
+}
+
+impl Growth {
+    /// The block that the whole will be.
+    pub(crate) fn first(&self) -> u32 {
+        if self.before == 0 { self.hole } else { self.before }
+    }
 }
 
 impl Region {
@@ -52,7 +63,7 @@ impl Region {
         self.start_growth(blocks, hole, map)
     }
 
-    /// Takes the first `map` units of a hole, with the free neighbours, as a busy block.
+    /// Occupies the first `map` units of a hole, and its free neighbours.
     fn start_growth(&mut self, blocks: &Blocks, hole: u32, map: u32) -> Option<Growth> {
         let block = blocks.get(hole);
         let addr = block.addr();
@@ -67,21 +78,18 @@ impl Region {
             self.give_hole(blocks, rest);
         }
         block.set_state(State::Busy);
-        let behind = Self::neighbour(blocks, block.behind.load(Relaxed), State::Free);
-        if behind != 0 {
-            self.ranges.remove(blocks, behind);
-            Self::join(blocks, hole, behind);
-        }
-        let before = Self::neighbour(blocks, block.before.load(Relaxed), State::Free);
-        let mut index = hole;
-        if before != 0 {
-            self.ranges.remove(blocks, before);
-            Self::join(blocks, before, hole);
-            blocks.get(before).set_state(State::Busy);
-            index = before;
-        }
+        let mut occupy = |neighbour: &AtomicU32| {
+            let index = Self::neighbour(blocks, neighbour.load(Relaxed), State::Free);
+            if index != 0 {
+                self.ranges.remove(blocks, index);
+                blocks.get(index).set_state(State::Busy);
+            }
+            index
+        };
         Some(Growth {
-            block: index,
+            before: occupy(&block.before),
+            hole,
+            behind: occupy(&block.behind),
             addr,
             bytes: size_class::bytes(map),
         })
@@ -89,32 +97,29 @@ impl Region {
 
     /// The growth's memory is mapped: returns `units` of it, held by the caller; the rest is free.
     pub(crate) fn commit(&mut self, blocks: &Blocks, growth: Growth, mappings: &[Mapping], units: u32) -> u32 {
-        let segment = blocks.get(growth.block).home.load(Relaxed) as usize;
+        let segment = blocks.get(growth.hole).home.load(Relaxed) as usize;
         for mapping in mappings {
             self.segments[segment].mappings.insert(mapping.addr, *mapping);
         }
         self.held += growth.bytes;
-        self.shorten(blocks, growth.block, units);
-        growth.block
+        if growth.behind != 0 {
+            Self::join(blocks, growth.hole, growth.behind);
+        }
+        if growth.before != 0 {
+            Self::join(blocks, growth.before, growth.hole);
+        }
+        self.shorten(blocks, growth.first(), units);
+        growth.first()
     }
 
     /// The growth's memory could not be had: everything is as before, but for mappings that are `stuck`.
     pub(crate) fn roll_back(&mut self, blocks: &Blocks, growth: Growth, stuck: &[Mapping]) {
-        let block = blocks.get(growth.block);
-        let before_units = ((growth.addr - block.addr()) / UNIT) as u32;
-        let map_units = (growth.bytes / UNIT) as u32;
-        let mut hole = growth.block;
-        if before_units > 0 {
-            hole = self.cut(blocks, growth.block, before_units);
-            debug_assert_ne!(hole, 0, "join gave a record back");
+        for neighbour in [growth.before, growth.behind] {
+            if neighbour != 0 {
+                self.give(blocks, neighbour);
+            }
         }
-        if blocks.get(hole).units() > map_units {
-            let behind = self.cut(blocks, hole, map_units);
-            self.give(blocks, behind);
-        }
-        if before_units > 0 {
-            self.give(blocks, growth.block);
-        }
+        let mut hole = growth.hole;
         for mapping in stuck {
             hole = self.set_stuck(blocks, hole, *mapping);
         }
@@ -148,5 +153,44 @@ impl Region {
             what: What::Stuck,
         });
         rest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::Span;
+    use super::*;
+    use crate::driver::Handle;
+
+    const PAGE: u64 = 2 << 20;
+    const PAGE_UNITS: u32 = (PAGE / UNIT) as u32;
+
+    #[test]
+    fn going_back_from_a_growth_needs_no_records() {
+        let (blocks, mut region) = (Blocks::new(), Region::new(1));
+        let span = Span {
+            addr: 1 << 40,
+            bytes: 8 * PAGE,
+        };
+        assert!(region.add_segment(&blocks, span, true));
+        let growth = region.plan(&blocks, 100, PAGE, 0).expect("a hole");
+        let mapping = Mapping {
+            addr: growth.addr,
+            bytes: growth.bytes,
+            handle: Handle(1),
+            touched: 0,
+        };
+        region.commit(&blocks, growth, &[mapping], 100);
+        // It begins in what is free of the first page.
+        let growth = region.plan(&blocks, PAGE_UNITS, PAGE, 0).expect("a hole");
+        assert_eq!(region.ranges.largest(&blocks), 0);
+        // Others may have taken all records that were given back by now: a new one would have the next number.
+        let last = (0..8).map(|_| blocks.take(1)).max();
+        region.roll_back(&blocks, growth, &[]);
+        assert_eq!(region.ranges.largest(&blocks), PAGE_UNITS - 100);
+        assert_ne!(region.take(&blocks, PAGE_UNITS - 100), 0);
+        assert_eq!(region.held, PAGE);
+        let new = (0..8).map(|_| blocks.take(1)).find(|&index| Some(index) > last);
+        assert_eq!(new, last.map(|last| last + 1));
     }
 }

@@ -21,8 +21,8 @@ use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use slab::Partial;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, MutexGuard};
 
 /// All records of a pool.
@@ -146,8 +146,6 @@ pub(crate) struct Arena {
     pub(crate) key: ArenaKey,
     /// The stream's handle as it was first passed.
     pub(crate) stream: Stream,
-    /// Whether the handle may be used later than in the call that passed it.
-    pub(crate) durable: AtomicBool,
     /// Blocks that other threads returned, for whoever takes the lock next.
     pub(crate) returned: TakeAll,
     /// Blocks of each class, for any thread.
@@ -175,14 +173,13 @@ pub(crate) struct Inner {
 }
 
 impl Arena {
-    pub(crate) fn new(index: u32, key: ArenaKey, stream: Stream, durable: bool) -> Self {
+    pub(crate) fn new(index: u32, key: ArenaKey, stream: Stream) -> Self {
         let mut shared = Vec::with_capacity(CLASS_MAX as usize + 1);
         shared.resize_with(CLASS_MAX as usize + 1, TaggedStack::default);
         Self {
             index,
             key,
             stream,
-            durable: AtomicBool::new(durable),
             returned: TakeAll::default(),
             shared: shared.into(),
             settled: AtomicU32::new(0),

@@ -97,6 +97,19 @@ impl Ranges {
         if best != 0 { best } else { self.first_above(own) }
     }
 
+    /// Lets [`Self::find`] find what it overlooks: a range that fits, but lies in the request's own bin behind others that
+    /// do not. Looks through the whole bin; for when a request would fail otherwise.
+    pub(crate) fn promote(&mut self, blocks: &Blocks, units: u32) {
+        let mut index = self.heads[bin(units) as usize];
+        while index != 0 && blocks.get(index).units() < units {
+            index = blocks.get(index).bin_next.load(Relaxed);
+        }
+        if index != 0 {
+            self.remove(blocks, index);
+            self.insert(blocks, index);
+        }
+    }
+
     /// The first range of the lowest bin above `bin` that is not empty, or 0.
     fn first_above(&self, bin: u32) -> u32 {
         let from = bin + 1;

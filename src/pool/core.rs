@@ -136,7 +136,6 @@ impl Core {
                     private: None,
                 },
                 Stream::LEGACY,
-                false,
             )),
             totals: Totals::default(),
             events: Events::default(),
@@ -295,12 +294,12 @@ impl Core {
     }
 
     /// The arena with this key, made if there is none; `None` when there are too many.
-    pub(crate) fn arena(&self, key: ArenaKey, stream: Stream, durable: bool) -> Option<&Arena> {
+    pub(crate) fn arena(&self, key: ArenaKey, stream: Stream) -> Option<&Arena> {
         let mut arena_of = lock(&self.arena_of);
         if let Some(&index) = arena_of.get(&key) {
             return Some(self.arenas.get(index));
         }
-        let arena = self.arenas.push(|index| Arena::new(index, key, stream, durable))?;
+        let arena = self.arenas.push(|index| Arena::new(index, key, stream))?;
         arena_of.insert(key, arena.index);
         Some(arena)
     }
@@ -395,7 +394,9 @@ impl Core {
         let _taker = lock(&self.takers);
         let mut bytes = 0;
         for cache in self.caches.iter() {
-            if arena.is_some_and(|arena| arena != cache.arena) || cache.bytes() == 0 {
+            // A block that was freed by another thread just as the list was taken may not be counted.
+            let is_empty = cache.bytes() == 0 && !cache.has_remote();
+            if arena.is_some_and(|arena| arena != cache.arena) || is_empty {
                 continue;
             }
             bytes += cache.bytes();

@@ -2,7 +2,6 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::StreamKey;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
@@ -64,12 +63,13 @@ impl<D: Driver> Pool<D> {
         let cache = block.cache.load(Relaxed);
         if cache != 0 {
             let cache = self.core.caches.get(cache);
-            let mine = cache.is_mine();
-            if mine && cache.push(block) {
+            if cache.is_mine() && cache.push(block) {
                 return;
             }
             // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
-            if !mine && block.units() <= CLASS_MAX && cache.push_remote(&self.core.metadata.blocks, block) {
+            // So does what came from a thread that has ended: nobody would look at its list.
+            let remote = cache.is_anothers() && block.units() <= CLASS_MAX;
+            if remote && cache.push_remote(&self.core.metadata.blocks, block) {
                 return;
             }
         }
@@ -82,15 +82,10 @@ impl<D: Driver> Pool<D> {
         if self.core.arena_of(block).key.stream == key {
             return Ok(None);
         }
-        let durable = match key {
-            StreamKey::Legacy => true,
-            StreamKey::PerThread(_) => false,
-            StreamKey::Id(id) => lock(&self.kept).contains(&id),
-        };
         Ok(Some(Use {
             key,
             stream,
-            usable: durable || now,
+            usable: now || self.is_durable(key),
         }))
     }
 
@@ -111,7 +106,9 @@ impl<D: Driver> Pool<D> {
         let mut pending = lock(&self.pending);
         let mut events = Vec::with_capacity(uses.len());
         for used in uses {
-            let capturing = |stream: Stream| !stream.is_legacy() && self.driver.is_capturing(stream) != Ok(false);
+            // Asked of the legacy stream too: while a blocking stream captures, an event on it would end that capture,
+            // and the answer is an error, which does not.
+            let capturing = |stream: Stream| self.driver.is_capturing(stream) != Ok(false);
             let event = (used.usable && !capturing(used.stream)).then(|| pending.event(&self.driver));
             match event {
                 Some(Ok(event)) if self.driver.event_record(event, used.stream).is_ok() => {

@@ -14,6 +14,7 @@ use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use crate::thread::Cache;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many bytes of one class are taken from an arena at once for a magazine.
@@ -178,8 +179,18 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Takes memory from the driver; a held block of `units` from it. No arena's lock is held over a driver call.
+    /// Takes memory from the driver; a held block of `units` from it. Waits while a request is pressed.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        let _beside_others = self.pressed.read().unwrap_or_else(PoisonError::into_inner);
+        self.grow_now(arena, units)
+    }
+
+    /// As [`Self::grow`], by whoever holds the lock. No arena's lock is held over a driver call.
+    pub(super) fn grow_now(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+        // What can never be held is not worth addresses either.
+        if size_class::bytes(units) > self.pages.most() {
+            return Err(Refusal::Full);
+        }
         count(&self.core.events.growths);
         arena.unsettle();
         if self.virtual_memory {
@@ -207,7 +218,7 @@ impl<D: Driver> Pool<D> {
                 let growth = region.plan(&metadata.blocks, range_units, properties.granularity, step);
                 // The page in which the block ends has a neighbour too: a handle of its own leaves the rest free with the block.
                 let end = growth.map_or(0, |growth| {
-                    metadata.blocks.get(growth.block).addr() + size_class::bytes(range_units)
+                    metadata.blocks.get(growth.first()).addr() + size_class::bytes(range_units)
                 });
                 (growth, end / properties.granularity * properties.granularity)
             };
@@ -238,7 +249,11 @@ impl<D: Driver> Pool<D> {
                 Ok(mappings) => {
                     let mut inner = arena.lock(metadata);
                     inner.settle_lent(metadata, lent, |_| true);
-                    return Ok(inner.commit(metadata, growth, &mappings, units));
+                    return match inner.commit(metadata, growth, &mappings, units) {
+                        // No records left for a slab: the memory is free now.
+                        0 => Err(Refusal::Full),
+                        index => Ok(index),
+                    };
                 }
                 Err(Unmapped { refusal, stuck }) => {
                     let mut inner = arena.lock(metadata);
@@ -256,7 +271,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Reserves addresses for a region: enough for the whole device where that is large, so that its free ranges can
-    /// always become one.
+    /// always become one. Where so many are not to be had, as many as the request needs.
     fn add_reservation(&self, arena: &Arena, kind: Kind, units: u32) -> Result<(), Refusal> {
         let properties = self.driver.properties();
         let usual = match kind {
@@ -264,9 +279,15 @@ impl<D: Driver> Pool<D> {
             Kind::Slabs | Kind::Small => properties.total_bytes / 8,
         };
         let most = (BYTES_MAX / properties.granularity) * properties.granularity;
-        let need = size_class::bytes(Kind::range_units(units));
-        let bytes = usual.max(need).next_multiple_of(properties.granularity).min(most);
-        let addr = self.driver.reserve(bytes)?;
+        let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(properties.granularity);
+        if need > most {
+            return Err(Refusal::Full);
+        }
+        let usual = usual.next_multiple_of(properties.granularity).clamp(need, most);
+        let (addr, bytes) = match self.driver.reserve(usual) {
+            Err(error) if error.is_out_of_memory() && need < usual => (self.driver.reserve(need)?, need),
+            result => (result?, usual),
+        };
         if self.add_segment(arena, kind, Span { addr, bytes }, true) {
             return Ok(());
         }
@@ -293,13 +314,14 @@ impl<D: Driver> Pool<D> {
             0 if units <= CLASS_MAX => SLAB_UNIT,
             0 if need < SLAB_SHARED => SLAB_USUAL,
             0 => need,
-            growth => growth.next_multiple_of(SLAB_UNIT),
+            growth => growth.checked_next_multiple_of(SLAB_UNIT).unwrap_or(need),
         };
-        let span = match self.take_slab(usual.max(need), need) {
-            Err(Refusal::Full) if usual > need => self.take_slab(need, need)?,
+        let kind = Kind::of(units);
+        let span = match self.take_slab(arena, kind, usual.max(need), need) {
+            Err(Refusal::Full) if usual > need => self.take_slab(arena, kind, need, need)?,
             other => other?,
         };
-        if !self.add_segment(arena, Kind::of(units), span, false) {
+        if !self.add_segment(arena, kind, span, false) {
             // Nothing used it yet. If it cannot be given back it stays booked.
             let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
             return Err(Refusal::Full);
@@ -311,13 +333,17 @@ impl<D: Driver> Pool<D> {
     }
 
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
-    fn take_slab(&self, bytes: u64, need: u64) -> Result<Span, Refusal> {
+    fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
         let granule = size_class::bytes(GRANULE);
         let addr = self.pages.take_slab(&self.driver, bytes)?;
         if addr.is_multiple_of(granule) || bytes - need >= granule {
             return Ok(Span { addr, bytes });
         }
-        self.pages.give_slab(&self.driver, addr, bytes)?;
+        if let Err(error) = self.pages.give_slab(&self.driver, addr, bytes) {
+            // The arena keeps what the driver will not have back, for smaller requests.
+            self.add_segment(arena, kind, Span { addr, bytes }, false);
+            return Err(error.into());
+        }
         let bytes = bytes + granule;
         Ok(Span {
             addr: self.pages.take_slab(&self.driver, bytes)?,

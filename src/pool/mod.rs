@@ -34,10 +34,11 @@ use crate::thread::Current;
 pub(crate) use core::Core;
 #[cfg(feature = "python")]
 pub(crate) use core::Hit;
+use core::forked;
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 /// A pool of one device's memory.
 ///
@@ -65,6 +66,8 @@ pub struct Pool<D: Driver> {
     /// How many blocks wait, so that a miss need not take the lock to see that none do.
     waiting: AtomicUsize,
     routes: Mutex<Routes>,
+    /// Held by whoever is pressed, alone, and by whoever grows, beside others: what one sets free no other takes away.
+    pressed: RwLock<()>,
     /// Streams whose handles stay good.
     kept: Mutex<HashSet<u64>>,
 }
@@ -97,6 +100,7 @@ impl<D: Driver> Pool<D> {
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),
             routes: Mutex::default(),
+            pressed: RwLock::default(),
             kept: Mutex::default(),
             driver,
             config,
@@ -174,18 +178,8 @@ impl<D: Driver> Pool<D> {
     /// # Errors
     /// [`Error::InvalidStream`].
     pub fn keep_stream(&self, stream: Stream) -> Result<()> {
-        let key = self.stream_key(stream)?;
-        if let StreamKey::Id(id) = key {
+        if let StreamKey::Id(id) = self.stream_key(stream)? {
             lock(&self.kept).insert(id);
-            let arena = self.arena_for(
-                ArenaKey {
-                    stream: key,
-                    private: None,
-                },
-                stream,
-            )?;
-            // Relaxed: whoever misses it puts a block aside that could have had an event.
-            arena.durable.store(true, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(())
     }
@@ -246,6 +240,9 @@ impl<D: Driver> Pool<D> {
 
     /// Whose memory a stream's is. Asks the driver unless it is a default stream.
     fn stream_key(&self, stream: Stream) -> Result<StreamKey> {
+        if forked() {
+            return Err(Error::Forked);
+        }
         let invalid = || Error::InvalidStream {
             stream: stream.0,
             device: self.device(),
@@ -266,14 +263,18 @@ impl<D: Driver> Pool<D> {
 
     /// The arena with this key; made, for a stream that is live now, if there is none.
     fn arena_for(&self, key: ArenaKey, stream: Stream) -> Result<&Arena> {
-        let durable = match key.stream {
+        // One handle for the legacy stream, whichever came first: hits are found by it.
+        let stream = if stream.is_legacy() { Stream::LEGACY } else { stream };
+        self.core.arena(key, stream).ok_or(Error::TooMany { what: "streams" })
+    }
+
+    /// Whether a stream's handle may be used later than in the call that passed it.
+    fn is_durable(&self, key: StreamKey) -> bool {
+        match key {
             StreamKey::Legacy => true,
             StreamKey::PerThread(_) => false,
             StreamKey::Id(id) => lock(&self.kept).contains(&id),
-        };
-        self.core
-            .arena(key, stream, durable)
-            .ok_or(Error::TooMany { what: "streams" })
+        }
     }
 }
 

@@ -6,11 +6,12 @@
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey, What};
-use crate::driver::{Driver, Stream};
+use crate::driver::{Driver, DriverError, DriverResult, Stream};
 use crate::error::{OutOfMemory, Step};
 use crate::pages::Refusal;
 use crate::size_class;
 use crate::sync::lock;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -55,6 +56,8 @@ impl<D: Driver> Pool<D> {
     }
 
     fn climb(&self, arena: &Arena, units: u32, ladder: &mut Ladder) -> Result<Option<u32>> {
+        // One at a time: memory that another request has in its hands would be missing here, and this one fail for nothing.
+        let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
         let taken = self.core.take_magazines(None);
         ladder.step("magazines of all threads", taken);
         if let Some(index) = self.again(arena, units)? {
@@ -73,13 +76,13 @@ impl<D: Driver> Pool<D> {
         }
         // Unmapping needs a device that is done with the memory. Where it cannot be waited for, nothing is unmapped.
         let need = size_class::bytes(Kind::range_units(units));
-        match self.quiesce() {
-            Ok(freed) => ladder.step("waited for the device", freed),
-            Err(_) => {
-                ladder.step("the device could not be waited for", 0);
-                return Ok(None);
-            }
-        }
+        // The request's own stream may capture, and its handle is live: it was passed just now.
+        let capturing = arena.key.private.is_some() && self.driver.is_capturing(arena.stream) != Ok(false);
+        let Some(freed) = (!capturing).then(|| self.quiesce().ok()).flatten() else {
+            ladder.step("the device could not be waited for", 0);
+            return Ok(None);
+        };
+        ladder.step("waited for the device", freed);
         if let Some(index) = self.again(arena, units)? {
             return Ok(Some(index));
         }
@@ -89,7 +92,10 @@ impl<D: Driver> Pool<D> {
             return Ok(Some(index));
         }
         // Handles that are too large for what is left of the limit: back to the driver, and taken anew as needed.
+        // Others may have filled their magazines anew.
+        self.core.take_magazines(None);
         self.take_idle(u64::MAX)?;
+        self.give_addresses();
         let given = self.pages.release_spare(&self.driver, 0).unwrap_or_else(|_| {
             count(&self.core.events.driver_errors);
             0
@@ -104,12 +110,14 @@ impl<D: Driver> Pool<D> {
         {
             let mut inner = arena.lock(metadata);
             arena.drain_shared(metadata, &mut inner);
+            let ranges = &mut inner.region(Kind::of(units)).ranges;
+            ranges.promote(&metadata.blocks, Kind::range_units(units));
             let index = inner.take(metadata, units);
             if index != 0 {
                 return Ok(Some(index));
             }
         }
-        match self.grow(arena, units) {
+        match self.grow_now(arena, units) {
             Ok(index) => Ok(Some(index)),
             Err(Refusal::Full) => Ok(None),
             Err(Refusal::Failed(error)) => Err(error.into()),
@@ -133,10 +141,22 @@ impl<D: Driver> Pool<D> {
         (polled, before.saturating_sub(self.core.totals.pending.load(Relaxed)))
     }
 
+    /// Waits for the whole context, unless that would end a capture, also one of another thread.
+    fn synchronize(&self) -> DriverResult<()> {
+        if self.may_capture() {
+            return Err(DriverError {
+                call: "cuCtxSynchronize",
+                code: 900,
+                name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+            });
+        }
+        self.driver.synchronize()
+    }
+
     /// Waits for the whole context, and takes everything that waited for streams. Returns the bytes.
     fn quiesce(&self) -> Result<u64> {
         let waiting = lock(&self.pending).take();
-        if let Err(error) = self.driver.synchronize() {
+        if let Err(error) = self.synchronize() {
             lock(&self.pending).restore(waiting);
             return Err(error.into());
         }
@@ -157,7 +177,7 @@ impl<D: Driver> Pool<D> {
         if parts.is_empty() {
             return Ok(0);
         }
-        if let Err(error) = self.driver.synchronize() {
+        if let Err(error) = self.synchronize() {
             for (arena, kind, part) in parts {
                 arena
                     .lock(&self.core.metadata)
@@ -244,6 +264,27 @@ impl<D: Driver> Pool<D> {
         bytes
     }
 
+    /// Gives reserved addresses back where nothing is mapped. Each stream reserves as many as the device has memory, and
+    /// streams come and go.
+    fn give_addresses(&self) {
+        let metadata = &self.core.metadata;
+        for arena in self.core.arenas.iter() {
+            for kind in Kind::ALL {
+                let empty = arena.lock(metadata).region(kind).empty_reservations(&metadata.blocks);
+                for span in empty {
+                    if self.driver.unreserve(span.addr, span.bytes).is_err() {
+                        count(&self.core.events.driver_errors);
+                        // There is a record for it: one was just given back, and without one only addresses are lost.
+                        arena
+                            .lock(metadata)
+                            .region(kind)
+                            .add_segment(&metadata.blocks, span, true);
+                    }
+                }
+            }
+        }
+    }
+
     /// [`Pool::trim`].
     pub(super) fn trim_to(&self, target: u64) -> Result<u64> {
         if forked() {
@@ -257,6 +298,7 @@ impl<D: Driver> Pool<D> {
         self.quiesce()?;
         let spare = self.pages.spare_bytes();
         self.take_idle((before - target).saturating_sub(spare))?;
+        self.give_addresses();
         self.pages.release_spare(&self.driver, target)?;
         Ok(before.saturating_sub(self.pages.reserved()))
     }
@@ -271,9 +313,10 @@ impl<D: Driver> Pool<D> {
             private: None,
         };
         let arena = self.arena_for(key, Stream::LEGACY)?;
-        while self.pages.reserved() < bytes {
+        // Others may take memory meanwhile, so it is looked at once in each round.
+        while let Some(missing @ 1..) = bytes.checked_sub(self.pages.reserved()) {
             // In one piece if possible; a piece has a largest size.
-            let missing = (bytes - self.pages.reserved()).clamp(2 << 20, size_class::BYTES_MAX);
+            let missing = missing.clamp(2 << 20, size_class::BYTES_MAX);
             let units = size_class::units(missing);
             let index = match self.grow(arena, units) {
                 Ok(index) => index,
@@ -317,6 +360,8 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return;
         }
+        // Whoever has not ended a private pool by now never will.
+        lock(&self.routes).close();
         self.core.take_magazines(None);
         // A device that cannot be waited for keeps its memory: unmapping under running work would be worse.
         if self.quiesce().is_ok() {
@@ -326,15 +371,13 @@ impl<D: Driver> Pool<D> {
             // The driver's refusals have nobody to be told to any more.
             let _ = self.take_idle(u64::MAX);
             let _ = self.pages.release_spare(&self.driver, 0);
-            for arena in self.core.arenas.iter() {
-                let mut inner = arena.lock(&self.core.metadata);
-                for kind in Kind::ALL {
-                    for span in inner.region(kind).empty_reservations(&self.core.metadata.blocks) {
-                        let _ = self.driver.unreserve(span.addr, span.bytes);
-                    }
-                }
-            }
+            self.give_addresses();
         }
-        lock(&self.pending).destroy(&self.driver);
+        let mut pending = lock(&self.pending);
+        for arena in self.core.arenas.iter() {
+            let events = std::mem::take(&mut lock(&arena.gate).events);
+            events.into_iter().for_each(|(_, event)| pending.put_back(event));
+        }
+        pending.destroy(&self.driver);
     }
 }

@@ -5,7 +5,7 @@
 //! taken after the context was synchronised.
 
 use super::{Pool, Result};
-use crate::arena::{ArenaKey, StreamKey};
+use crate::arena::{Arena, ArenaKey, StreamKey};
 use crate::driver::{Driver, Stream};
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -20,11 +20,26 @@ const UNANNOUNCED: u64 = u64::MAX;
 /// Decides for a stream, in the thread that allocates, whether its requests go to a private pool.
 type Filter = Box<dyn Fn(Stream) -> bool + Send>;
 
+/// What a [`Pool::begin_private`] began.
+struct Open {
+    id: PrivateId,
+    filter: Filter,
+    /// Whether it has served a stream that does not capture: then it is a pool of the user's choice, and no capture.
+    plain: bool,
+}
+
 /// Which requests go where.
 #[derive(Default)]
 pub(super) struct Routes {
-    open: Vec<(PrivateId, Filter)>,
+    open: Vec<Open>,
     holders: HashMap<PrivateId, u32>,
+}
+
+impl Routes {
+    /// Ends everything that was begun.
+    pub(super) fn close(&mut self) {
+        self.open.clear();
+    }
 }
 
 impl<D: Driver> Pool<D> {
@@ -33,7 +48,11 @@ impl<D: Driver> Pool<D> {
     /// call the pool.
     pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
         let mut routes = lock(&self.routes);
-        routes.open.push((id, Box::new(filter)));
+        routes.open.push(Open {
+            id,
+            filter: Box::new(filter),
+            plain: false,
+        });
         *routes.holders.entry(id).or_default() += 1;
         self.set_holders(&routes, id);
         // Relaxed: the caller orders its requests after this call by itself.
@@ -43,7 +62,7 @@ impl<D: Driver> Pool<D> {
     /// Ends what the last [`Self::begin_private`] with this id began. Unknown ids are ignored.
     pub fn end_private(&self, id: PrivateId) {
         let mut routes = lock(&self.routes);
-        if let Some(place) = routes.open.iter().rposition(|(open, _)| *open == id) {
+        if let Some(place) = routes.open.iter().rposition(|open| open.id == id) {
             drop(routes.open.remove(place));
             self.core.watched.fetch_sub(1, Relaxed);
         }
@@ -66,19 +85,32 @@ impl<D: Driver> Pool<D> {
         }
     }
 
+    /// Whether a capture may be under way, which a wait for the device would end. Those that nobody announced are seen
+    /// when their streams are blocking or kept ones.
+    pub(super) fn may_capture(&self) -> bool {
+        let capturing = |stream| self.driver.is_capturing(stream) != Ok(false);
+        let unannounced = |arena: &Arena| {
+            arena.key.private.is_some_and(|(first, _)| first == UNANNOUNCED)
+                && self.is_durable(arena.key.stream)
+                && capturing(arena.stream)
+        };
+        lock(&self.routes).open.iter().any(|open| !open.plain)
+            || capturing(Stream::LEGACY)
+            || self.core.arenas.iter().any(unannounced)
+    }
+
     /// The private pool that a request goes to, if any; its arena is made here so that it has its holders from the start.
     pub(super) fn route(&self, key: StreamKey, stream: Stream) -> Result<Option<PrivateId>> {
         let announced = if self.core.watched.load(Relaxed) == 0 {
             None
         } else {
-            let routes = lock(&self.routes);
+            let mut routes = lock(&self.routes);
             // The last one begun decides, as nested contexts expect.
-            let found = routes
-                .open
-                .iter()
-                .rev()
-                .find(|(_, filter)| filter(stream))
-                .map(|(id, _)| *id);
+            let found = routes.open.iter_mut().rev().find(|open| (open.filter)(stream));
+            let found = found.map(|open| {
+                open.plain = open.plain || self.driver.is_capturing(stream) == Ok(false);
+                open.id
+            });
             if let Some(id) = found {
                 self.arena_for(
                     ArenaKey {

@@ -13,7 +13,7 @@
 
 use super::Pool;
 use super::core::count;
-use crate::arena::{Arena, Idle, Kind, StreamKey};
+use crate::arena::{Arena, Idle, Kind};
 use crate::driver::{Driver, Event};
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
@@ -80,8 +80,7 @@ impl<D: Driver> Pool<D> {
 
     /// Looks which of the arena's events have completed, unmaps what they set free, and records another.
     pub(super) fn tick(&self, arena: &Arena) {
-        // Relaxed: set before, or a moment too late, which costs a chance.
-        if !arena.durable.load(Relaxed) || arena.key.private.is_some() {
+        if arena.key.private.is_some() || !self.is_durable(arena.key.stream) {
             return;
         }
         let mut gate = lock(&arena.gate);
@@ -131,7 +130,8 @@ impl<D: Driver> Pool<D> {
             Some(event) => event,
             None => lock(&self.pending).event(&self.driver).ok()?,
         };
-        if matches!(arena.key.stream, StreamKey::Id(_)) && self.driver.is_capturing(stream) != Ok(false) {
+        // Asked of the legacy stream too: see `wait_for`.
+        if self.driver.is_capturing(stream) != Ok(false) {
             lock(&self.pending).put_back(event);
             return None;
         }

@@ -1,0 +1,147 @@
+//! Graph captures: nothing that a pool does ends one, on whichever thread and stream it is under way.
+
+use flagstone::config::Config;
+use flagstone::driver::Stream;
+use flagstone::driver::sim::{CaptureMode, Options, Sim, StreamKind};
+use flagstone::{Error, Pool};
+
+const MIB: u64 = 1 << 20;
+
+fn device() -> (Sim, Pool<Sim>) {
+    let sim = Sim::new(Options {
+        capacity: 64 * MIB,
+        backed: false,
+        ..Options::default()
+    });
+    let pool = Pool::new(sim.clone(), Config::default()).expect("a pool takes nothing from the driver");
+    (sim, pool)
+}
+
+fn stream(sim: &Sim, kind: StreamKind) -> Stream {
+    sim.stream_create(kind).expect("a stream")
+}
+
+fn begin(sim: &Sim, stream: Stream) {
+    sim.stream_begin_capture(stream, CaptureMode::Global)
+        .expect("it does not capture");
+}
+
+fn end(sim: &Sim, stream: Stream) {
+    sim.stream_end_capture(stream).expect("a valid capture");
+    assert_eq!(sim.violations(), []);
+}
+
+#[test]
+fn a_use_on_the_legacy_stream_leaves_a_blocking_capture_alone() {
+    let (sim, pool) = device();
+    let (side, captured) = (
+        stream(&sim, StreamKind::NonBlocking),
+        stream(&sim, StreamKind::Blocking),
+    );
+    let block = pool.alloc(MIB, side).expect("there is room");
+    pool.record_stream(block, Stream::LEGACY).expect("live");
+    begin(&sim, captured);
+    pool.free(block).expect("live");
+    assert_eq!(pool.stats().pending_blocks, 1);
+    end(&sim, captured);
+    pool.trim(0).expect("no capture any more");
+    assert_eq!((pool.stats().pending_blocks, pool.stats().reserved_bytes), (0, 0));
+}
+
+#[test]
+fn growth_leaves_a_blocking_capture_alone() {
+    let (sim, pool) = device();
+    let captured = stream(&sim, StreamKind::Blocking);
+    let block = pool.alloc(20 * MIB, Stream::LEGACY).expect("there is room");
+    begin(&sim, captured);
+    pool.free(block).expect("live");
+    // What of the default stream's memory is idle would be learned from an event on it.
+    let inside = pool.alloc(20 * MIB, captured).expect("there is room");
+    let outside = pool.alloc(24 * MIB, Stream::LEGACY).expect("there is room");
+    end(&sim, captured);
+    for block in [inside, outside] {
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
+}
+
+#[test]
+fn memory_that_is_short_leaves_captures_alone() {
+    for kind in ["announced", "blocking", "kept", "the request's own"] {
+        let (sim, pool) = device();
+        let live = pool.alloc(40 * MIB, Stream::LEGACY).expect("there is room");
+        let captured = match kind {
+            "blocking" => stream(&sim, StreamKind::Blocking),
+            _ => stream(&sim, StreamKind::NonBlocking),
+        };
+        let other = match kind {
+            "the request's own" => captured,
+            _ => stream(&sim, StreamKind::NonBlocking),
+        };
+        if kind == "announced" {
+            pool.begin_private((1, 0), move |stream| stream == captured);
+        }
+        if kind == "kept" {
+            pool.keep_stream(captured).expect("live");
+        }
+        begin(&sim, captured);
+        let inside = pool.alloc(MIB, captured).expect("there is room");
+        let refused = pool.alloc(40 * MIB, other);
+        assert!(matches!(refused, Err(Error::OutOfMemory(_))), "{kind}: {refused:?}");
+        if kind != "the request's own" {
+            assert!(matches!(pool.trim(0), Err(Error::Driver(_))), "{kind}");
+        }
+        assert_eq!(pool.check(), Ok(()));
+        end(&sim, captured);
+        pool.end_private((1, 0));
+        pool.free(live).expect("live");
+        let outside = pool.alloc(40 * MIB, other);
+        pool.free(outside.expect("no capture any more")).expect("live");
+        pool.free(inside).expect("live");
+        assert_eq!(pool.check(), Ok(()));
+    }
+}
+
+#[test]
+fn a_private_pool_without_a_capture_hinders_nobody() {
+    let (sim, pool) = device();
+    let side = stream(&sim, StreamKind::NonBlocking);
+    pool.begin_private((1, 0), move |stream| stream == side);
+    let inside = pool.alloc(MIB, side).expect("there is room");
+    let block = pool.alloc(40 * MIB, Stream::LEGACY).expect("there is room");
+    pool.free(block).expect("live");
+    let whole = pool.alloc(40 * MIB, side).expect("the default stream's memory is idle");
+    pool.end_private((1, 0));
+    for block in [inside, whole] {
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
+}
+
+#[test]
+fn private_pools_may_end_in_any_order_and_too_often() {
+    let (_, pool) = device();
+    let (one, two) = ((1, 1), (2, 2));
+    pool.release_private(one);
+    pool.end_private(one);
+    pool.begin_private(one, |_| true);
+    pool.begin_private(two, |_| true);
+    let of_two = pool.alloc(MIB, Stream::LEGACY).expect("there is room");
+    pool.end_private(two);
+    pool.end_private(two);
+    let of_one = pool.alloc(MIB, Stream::LEGACY).expect("there is room");
+    pool.end_private(one);
+    let of_none = pool.alloc(MIB, Stream::LEGACY).expect("there is room");
+    for block in [of_one, of_two, of_none] {
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.alloc(MIB, Stream::LEGACY).expect("there is room"), of_none);
+    pool.free(of_none).expect("live");
+    for _ in 0..3 {
+        pool.release_private(one);
+        pool.release_private(two);
+    }
+    pool.trim(0).expect("no capture");
+    assert_eq!(pool.stats().reserved_bytes, 0);
+    assert_eq!(pool.check(), Ok(()));
+}

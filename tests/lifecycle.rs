@@ -1,0 +1,178 @@
+//! What comes and goes beside a pool: threads, streams, and pools themselves.
+
+use flagstone::Pool;
+use flagstone::config::Config;
+use flagstone::driver::Stream;
+use flagstone::driver::sim::{Options, Sim, StreamKind, Usage};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const LEGACY: Stream = Stream::LEGACY;
+
+fn device(capacity: u64) -> (Sim, Pool<Sim>) {
+    let sim = Sim::new(Options {
+        capacity,
+        backed: false,
+        ..Options::default()
+    });
+    let pool = Pool::new(sim.clone(), Config::default()).expect("a pool takes nothing from the driver");
+    (sim, pool)
+}
+
+fn pair(pool: &Pool<Sim>, bytes: u64, stream: Stream) {
+    let block = pool.alloc(bytes, stream).expect("there is room");
+    pool.free(block).expect("live");
+}
+
+/// A stream that is never destroyed.
+fn kept(sim: &Sim, pool: &Pool<Sim>) -> Stream {
+    let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+    pool.keep_stream(stream).expect("live");
+    stream
+}
+
+/// Runs on a thread that has ended when this returns, its thread-local storage included.
+fn on_a_thread<T: Send>(body: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(body).join().expect("no panic"))
+}
+
+#[test]
+fn streams_come_and_go() {
+    // Each stream reserves addresses for the whole of the device: those of a process, 128 TiB, end after some 90.
+    let (sim, pool) = device(1024 * GIB);
+    for _ in 0..150 {
+        let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+        for bytes in [1000, 100_000, 3 * MIB] {
+            pair(&pool, bytes, stream);
+        }
+        sim.stream_destroy(stream).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
+    pool.trim(0).expect("the device can be waited for");
+    assert_eq!(sim.usage(), Usage::default(), "an idle pool keeps addresses");
+    pair(&pool, 3 * MIB, LEGACY);
+}
+
+#[test]
+fn both_handles_of_the_legacy_stream_are_one() {
+    let (_, pool) = device(GIB);
+    let block = pool.alloc(1000, Stream(1)).expect("there is room");
+    // The handle that most requests pass, so that they are hits.
+    assert_eq!(pool.block(block).map(|info| info.stream), Some(LEGACY));
+    pool.free(block).expect("live");
+    assert_eq!(pool.alloc(1000, LEGACY).expect("there is room"), block);
+}
+
+#[test]
+fn what_an_ended_thread_allocated_serves_others() {
+    let (_, pool) = device(GIB);
+    // This thread has a cache of its own, and does not take over the other's.
+    pair(&pool, 1000, LEGACY);
+    let alloc = || {
+        (0..50)
+            .map(|_| pool.alloc(MIB, LEGACY).expect("there is room"))
+            .collect()
+    };
+    let blocks: Vec<u64> = on_a_thread(alloc);
+    for block in blocks {
+        pool.free(block).expect("live");
+    }
+    let reserved = pool.stats().reserved_bytes;
+    let blocks: Vec<u64> = alloc();
+    assert_eq!(
+        pool.stats().reserved_bytes,
+        reserved,
+        "grew beside {reserved} idle bytes"
+    );
+    for block in blocks {
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
+}
+
+/// Allocates and frees when its thread has almost ended.
+struct Last {
+    pool: Arc<Pool<Sim>>,
+    block: Option<u64>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        for bytes in [0, 1000, 100_000, 3 * MIB] {
+            pair(&self.pool, bytes, LEGACY);
+        }
+        if let Some(block) = self.block {
+            self.pool.free(block).expect("live");
+        }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+}
+
+#[test]
+fn destructors_of_a_thread_may_allocate_and_free() {
+    let pool = Arc::new(device(GIB).1);
+    // Destroyed after the pool's own thread-local, then before it, then without there having been one.
+    for (before, after) in [(true, false), (false, true), (false, false)] {
+        let shared = pool.clone();
+        on_a_thread(move || {
+            let alloc = |yes: bool| yes.then(|| shared.alloc(5000, LEGACY).expect("there is room"));
+            let set = |block| {
+                let pool = shared.clone();
+                LAST.with_borrow_mut(|last| *last = Some(Last { pool, block }));
+            };
+            if before {
+                set(None);
+                let block = alloc(true);
+                LAST.with_borrow_mut(|last| last.iter_mut().for_each(|last| last.block = block));
+            } else {
+                let block = alloc(after);
+                set(block);
+            }
+        });
+    }
+    assert_eq!(pool.check(), Ok(()));
+    pool.trim(0).expect("the device can be waited for");
+    assert_eq!((pool.stats().live_blocks, pool.stats().reserved_bytes), (0, 0));
+}
+
+#[test]
+fn a_pool_may_go_while_threads_that_used_it_end() {
+    for _ in 0..100 {
+        let (sim, pool) = device(GIB);
+        // A scope does not wait for the thread-local storage of its threads.
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for bytes in [1000, 100_000, 3 * MIB, 1000, 20_000] {
+                        pair(&pool, bytes, LEGACY);
+                    }
+                });
+            }
+        });
+        drop(pool);
+        assert_eq!(sim.usage(), Usage::default());
+    }
+}
+
+#[test]
+fn pools_come_and_go() {
+    let (sim, other) = device(GIB);
+    for _ in 0..200 {
+        let pool = Pool::new(sim.clone(), Config::default()).expect("a pool takes nothing from the driver");
+        let block = pool.alloc(3 * MIB, LEGACY).expect("there is room");
+        assert!(other.free(block).is_err(), "it is another pool's");
+        pair(&pool, 1000, LEGACY);
+        pool.free(block).expect("live");
+        // On another stream, so that events are used too.
+        pair(&pool, 3 * MIB, kept(&sim, &pool));
+        pair(&other, 1000, LEGACY);
+    }
+    assert_eq!((other.check(), other.stats().live_blocks), (Ok(()), 0));
+    drop(other);
+    assert_eq!((sim.usage(), sim.event_count()), (Usage::default(), 0));
+}
