@@ -125,7 +125,8 @@ impl<D: Driver> Pool<D> {
                 }
             }
         }
-        let stale = inner.is_stale();
+        // What has settled asks for no events: a repeating step makes no driver call at all.
+        let stale = inner.is_stale() && !arena.is_settled();
         drop(inner);
         if stale && self.virtual_memory {
             self.tick(arena);

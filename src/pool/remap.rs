@@ -8,8 +8,8 @@
 //! - **Of other streams:** the memory is unmapped first, so the device must be done with it (as for PaddlePaddle's remap
 //!   compactor, PR 79427).
 //!
-//! What the device is done with is learned from events: when an arena grows, and when a sixteenth of what it holds was freed since
-//! the last time, one is recorded on its stream. Nobody waits for them.
+//! What the device is done with is learned from events: when an arena grows, and until it has settled when a sixteenth of what
+//! it holds was freed since the last time, one is recorded on its stream. Nobody waits for them.
 
 use super::Pool;
 use super::core::count;
