@@ -110,7 +110,7 @@ def test_replay(report, cli):
     assert result["driver_time_us"] > 0
     assert result["ns_per_op"] > 0
     text = cli("replay", TRACE, "--passes", 3).stdout
-    assert f"{result['utilisation']:.2f}" in text
+    assert f"{result['utilisation']:.3f}" in text
     assert "cuMemCreate" in text
 
 
