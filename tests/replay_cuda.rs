@@ -39,8 +39,12 @@ fn a_trace_replays_on_a_cuda_device() {
             report.driver_calls["cuMemCreate"] >= 2,
             "each stream has memory of its own"
         );
-        assert!(report.driver_calls["cuEventRecord"] <= 200);
-        assert_eq!(report.driver_calls_last_pass.get("cuMemCreate"), None);
+        let last = &report.driver_calls_last_pass;
+        assert!(
+            last["cuEventRecord"] <= 100,
+            "one for each recorded use: nothing grows any more"
+        );
+        assert_eq!(last.get("cuMemCreate"), None);
         assert!(report.driver_time_us.unwrap() > 0.0);
     });
 }

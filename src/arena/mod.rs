@@ -137,6 +137,8 @@ pub(crate) struct Gate {
     pub(crate) done: u64,
 }
 
+/// Bytes, see [`Inner::is_stale`].
+const WORTH_AN_EVENT: u64 = 64 << 20;
 /// How many large blocks come back without growth until an arena counts as settled.
 const SETTLED: u32 = 256;
 
@@ -425,9 +427,10 @@ impl Inner {
         self.take_slot(metadata, units)
     }
 
-    /// Whether enough was freed in this epoch that knowing when it is idle is worth an event: a sixteenth of what is held.
+    /// Whether enough was freed in this epoch that knowing when it is idle is worth an event: a sixteenth of what is held, and
+    /// more than a few blocks.
     pub(crate) fn is_stale(&self) -> bool {
-        self.freed > self.held() / 16
+        self.freed > (self.held() / 16).max(WORTH_AN_EVENT)
     }
 
     /// Bytes of memory behind all segments.
