@@ -24,12 +24,17 @@ fn device(source: Source) -> (Sim, Pool<Sim>) {
 fn together(threads: usize, body: impl Fn(usize) + Sync) {
     let barrier = Barrier::new(threads);
     std::thread::scope(|scope| {
-        for thread in 0..threads {
+        let spawn = |thread| {
             let (barrier, body) = (&barrier, &body);
             scope.spawn(move || {
                 barrier.wait();
                 body(thread);
-            });
+            })
+        };
+        let running: Vec<_> = (0..threads).map(spawn).collect();
+        // The end of a scope does not wait for what threads do after their closure; this does.
+        for thread in running {
+            thread.join().expect("no panic");
         }
     });
 }

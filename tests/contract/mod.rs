@@ -439,10 +439,11 @@ pub fn survives_threads(kind: &(impl Kind + Sync)) {
     let barrier = Barrier::new(threads);
     std::thread::scope(|scope| {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| mpsc::channel::<u64>()).unzip();
+        let mut running = Vec::new();
         for (me, receiver) in receivers.into_iter().enumerate() {
             let next = senders[(me + 1) % threads].clone();
             let (pool, barrier) = (&pool, &barrier);
-            scope.spawn(move || {
+            running.push(scope.spawn(move || {
                 barrier.wait();
                 let mut random = me as u64 + 1;
                 for _ in 0..rounds {
@@ -460,7 +461,11 @@ pub fn survives_threads(kind: &(impl Kind + Sync)) {
                 for addr in receiver.try_iter() {
                     pool.free(addr).unwrap();
                 }
-            });
+            }));
+        }
+        // The end of a scope does not wait for what threads do after their closure; this does.
+        for thread in running {
+            thread.join().unwrap();
         }
     });
     let stats = pool.stats();
@@ -522,7 +527,7 @@ pub fn takes_magazines_under_pressure(kind: &(impl Kind + Sync)) {
     pool.set_limit(Some(40 * MIB));
     let (ready, done) = (Barrier::new(2), Barrier::new(2));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let sleeper = scope.spawn(|| {
             let block = pool.alloc(30 * MIB, LEGACY).unwrap();
             pool.free(block).unwrap();
             ready.wait();
@@ -534,6 +539,7 @@ pub fn takes_magazines_under_pressure(kind: &(impl Kind + Sync)) {
             .expect("the sleeping thread has what is needed");
         pool.free(block).unwrap();
         done.wait();
+        sleeper.join().unwrap();
     });
     sound(&pool);
 }
