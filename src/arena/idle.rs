@@ -88,6 +88,10 @@ impl Region {
     /// Takes mappings that the device is done with out of the free ranges, about `most` bytes but none that is larger than
     /// what is left to find. From small ranges first: what they lose would have served little else.
     pub(crate) fn finished(&mut self, blocks: &Blocks, granularity: u64, most: u64, done: u64) -> Vec<Idle> {
+        // Growth asks every region, also when what is spare is enough.
+        if most == 0 {
+            return Vec::new();
+        }
         let mut free = self.ranges.all(blocks);
         free.retain(|&index| blocks.get(index).bytes() >= granularity);
         free.sort_by_key(|&index| blocks.get(index).units());

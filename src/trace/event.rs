@@ -90,3 +90,15 @@ impl Event {
     /// The block of informational events.
     pub const NO_BLOCK: u32 = u32::MAX;
 }
+
+/// An event, for the readers' tests.
+#[cfg(test)]
+pub(super) const fn event(op: Op, block: u32, stream: u32, size: u64, time: u64) -> Event {
+    Event {
+        op,
+        block,
+        stream,
+        size,
+        time,
+    }
+}

@@ -123,6 +123,7 @@ impl Trace {
 
 #[cfg(test)]
 mod tests {
+    use crate::trace::event::event;
     use crate::trace::{Damage, Event, Format, Op, Problem, Trace};
 
     fn read(text: &str) -> Result<Trace, Problem> {
@@ -142,13 +143,6 @@ mod tests {
     #[test]
     fn every_operation_is_read_and_written() {
         let trace = read(EVERY_OP).unwrap();
-        let event = |op, block, stream, size, time| Event {
-            op,
-            block,
-            stream,
-            size,
-            time,
-        };
         assert_eq!(
             trace.events(),
             [

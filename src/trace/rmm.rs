@@ -123,6 +123,7 @@ fn digits(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use crate::trace::event::event;
     use crate::trace::{Damage, Event, Format, Op, Problem, Trace};
 
     fn read(lines: &str) -> Result<Trace, Problem> {
@@ -147,13 +148,6 @@ mod tests {
              10,00:00:00:000007,free,0x7f00,2048,0xabc0\n",
         )
         .unwrap();
-        let event = |op, block, stream, size, time| Event {
-            op,
-            block,
-            stream,
-            size,
-            time,
-        };
         assert_eq!(
             trace.events(),
             [

@@ -243,6 +243,7 @@ fn add(
 
 #[cfg(test)]
 mod tests {
+    use crate::trace::event::event;
     use crate::trace::{Damage, Event, Format, Op, Problem, Trace};
 
     fn int(value: i64) -> Vec<u8> {
@@ -319,13 +320,6 @@ mod tests {
             entry("free_completed", 0x1200, 200, 0, 1_700_000_000_000_016),
         ]);
         let trace = read(&[segment], &[list(&[]), history]).unwrap();
-        let event = |op, block, stream, size, time| Event {
-            op,
-            block,
-            stream,
-            size,
-            time,
-        };
         assert_eq!(
             trace.events(),
             [
