@@ -85,6 +85,21 @@ fn reserving_beside_others_takes_what_is_missing() {
 }
 
 #[test]
+fn reserving_takes_more_than_the_pool_has_free() {
+    for source in [Source::VirtualMemory, Source::Slabs] {
+        let (_, pool) = device(source);
+        let alloc = || pool.alloc(20 * MIB, Stream::LEGACY).expect("there is room");
+        let (hole, rest) = (alloc(), [alloc(), alloc()]);
+        pool.free(hole).expect("live");
+        // The hole is as large as what is missing, and is not what is asked for.
+        pool.reserve(80 * MIB).expect("there is room");
+        assert!(pool.stats().reserved_bytes >= 80 * MIB);
+        rest.map(|block| pool.free(block).expect("live"));
+        assert_eq!(pool.check(), Ok(()));
+    }
+}
+
+#[test]
 fn a_range_that_fits_is_found_before_a_request_fails() {
     // Without virtual memory nothing can be moved: the one hole that fits lies among many that almost do.
     let (_, pool) = device(Source::Slabs);

@@ -24,6 +24,8 @@ const REFILL_BLOCKS: u64 = 15;
 /// The part of a region's memory that it grows by at least (1/128, so at most 0.8 % is ahead of need), up to `STEP_MOST`.
 const STEP_PART: u64 = 512;
 const STEP_MOST: u64 = 64 << 20;
+/// How many reservations one growth adds at most: threads that grow the same arena at once may use each other's.
+const RESERVATIONS: u32 = 4;
 
 impl<D: Driver> Pool<D> {
     /// [`Pool::alloc`] for what is not a hit.
@@ -206,7 +208,7 @@ impl<D: Driver> Pool<D> {
         let properties = self.driver.properties();
         let kind = Kind::of(units);
         let mut step = None;
-        let (mut added, mut widened) = (false, false);
+        let (mut added, mut widened) = (0, false);
         loop {
             let (growth, seam) = {
                 let mut inner = arena.lock(metadata);
@@ -224,12 +226,12 @@ impl<D: Driver> Pool<D> {
                 (growth, end / properties.granularity * properties.granularity)
             };
             let Some(growth) = growth else {
-                // A new reservation has room; if there is still none there are no records left.
-                if added {
+                // A new reservation has room. If there is still none, others took it, or there are no records left.
+                if added == RESERVATIONS {
                     return Err(Refusal::Full);
                 }
                 self.add_reservation(arena, kind, units)?;
-                added = true;
+                added += 1;
                 continue;
             };
             let Gathered { lent, more } = self.gather(arena, kind, growth.bytes);

@@ -298,7 +298,11 @@ impl<D: Driver> Pool<D> {
         self.quiesce()?;
         let spare = self.pages.spare_bytes();
         self.take_idle((before - target).saturating_sub(spare))?;
-        self.give_addresses();
+        {
+            // A growth that has just reserved addresses finds them where it left them.
+            let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
+            self.give_addresses();
+        }
         self.pages.release_spare(&self.driver, target)?;
         Ok(before.saturating_sub(self.pages.reserved()))
     }
@@ -313,13 +317,24 @@ impl<D: Driver> Pool<D> {
             private: None,
         };
         let arena = self.arena_for(key, Stream::LEGACY)?;
+        // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
+        let mut held = Vec::new();
+        let result = self.take_until(arena, bytes, &mut held);
+        let mut inner = arena.lock(&self.core.metadata);
+        for index in held {
+            inner.give(&self.core.metadata, index);
+        }
+        result
+    }
+
+    /// Grows the arena until the pool holds `bytes`; the blocks that this took are in `held`.
+    fn take_until(&self, arena: &Arena, bytes: u64, held: &mut Vec<u32>) -> Result<()> {
         // Others may take memory meanwhile, so it is looked at once in each round.
         while let Some(missing @ 1..) = bytes.checked_sub(self.pages.reserved()) {
             // In one piece if possible; a piece has a largest size.
             let missing = missing.clamp(2 << 20, size_class::BYTES_MAX);
-            let units = size_class::units(missing);
-            let index = match self.grow(arena, units) {
-                Ok(index) => index,
+            match self.grow(arena, size_class::units(missing)) {
+                Ok(index) => held.push(index),
                 Err(Refusal::Full) => {
                     count(&self.core.events.out_of_memory);
                     return Err(Error::OutOfMemory(Box::new(self.out_of_memory(
@@ -329,8 +344,7 @@ impl<D: Driver> Pool<D> {
                     ))));
                 }
                 Err(Refusal::Failed(error)) => return Err(error.into()),
-            };
-            arena.lock(&self.core.metadata).give(&self.core.metadata, index);
+            }
         }
         Ok(())
     }
