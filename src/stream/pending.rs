@@ -7,7 +7,7 @@
 //! the context was synchronised.
 
 use crate::arena::StreamKey;
-use crate::driver::{Driver, DriverResult, Event};
+use crate::driver::{Driver, DriverResult, Event, Stream};
 use std::collections::{HashMap, VecDeque};
 
 /// An event that a block waits for.
@@ -89,23 +89,55 @@ impl Pending {
         result
     }
 
-    /// The events that the best block for a wait still has: the one recorded first of those that `enough` accepts,
-    /// otherwise of all. Empty when nothing waits for events.
-    pub(crate) fn nearest(&self, enough: impl Fn(u32) -> bool) -> Vec<Event> {
-        let fronts = || self.queues.values().flat_map(|queue| queue.iter().enumerate());
-        let nearest = |only: &dyn Fn(u32) -> bool| {
-            fronts()
-                .filter(|(_, waiting)| only(waiting.block))
-                .min_by_key(|(place, _)| *place)
-                .map(|(_, w)| w.block)
-        };
-        let Some(block) = nearest(&enough).or_else(|| nearest(&|_| true)) else {
-            return Vec::new();
-        };
-        fronts()
-            .filter(|(_, waiting)| waiting.block == block)
-            .map(|(_, waiting)| waiting.event)
+    /// The block for which `only` holds whose events were recorded first.
+    pub(crate) fn nearest(&self, only: impl Fn(u32) -> bool) -> Option<u32> {
+        let places = self.queues.values().flat_map(|queue| queue.iter().enumerate());
+        let wanted = places.filter(|(_, waiting)| only(waiting.block));
+        wanted.min_by_key(|&(place, _)| place).map(|(_, waiting)| waiting.block)
+    }
+
+    /// The events that a block still waits for.
+    pub(crate) fn events_of(&self, block: u32) -> Vec<Event> {
+        let all = self.queues.values().flatten();
+        all.filter(|waiting| waiting.block == block)
+            .map(|waiting| waiting.event)
             .collect()
+    }
+
+    /// Makes later work of `stream` wait for what the blocks for which `only` holds wait for: for work of that stream they
+    /// are ready then. Returns them.
+    ///
+    /// # Errors
+    /// The driver's. Nothing was taken then, and a wait that was made does no harm.
+    pub(crate) fn order(
+        &mut self,
+        driver: &impl Driver,
+        stream: Stream,
+        only: impl Fn(u32) -> bool,
+    ) -> DriverResult<Vec<u32>> {
+        for queue in self.queues.values() {
+            // Earlier events of the queue complete before the last.
+            if let Some(last) = queue.iter().rfind(|waiting| only(waiting.block)) {
+                driver.stream_wait(stream, last.event)?;
+            }
+        }
+        let (left, spare) = (&mut self.left, &mut self.spare);
+        let mut ready = Vec::new();
+        self.queues.retain(|_, queue| {
+            queue.retain(|waiting| {
+                let taken = only(waiting.block);
+                if taken {
+                    // A wait is for what was recorded when it was made: the event may be recorded again.
+                    spare.push(waiting.event);
+                    if finish(left, waiting.block) {
+                        ready.push(waiting.block);
+                    }
+                }
+                !taken
+            });
+            !queue.is_empty()
+        });
+        Ok(ready)
     }
 
     /// Takes everything that waits, for a synchronisation of the context that begins now.
