@@ -85,6 +85,37 @@ impl Region {
         self.carve(blocks, index, mappings)
     }
 
+    /// Takes all idle memory that was freed in the epoch `last` or before it out of the free ranges, each mapping or slab a part of
+    /// its own. The caller gives back or [keeps](Self::keep) each.
+    pub(crate) fn idle_since(&mut self, blocks: &Blocks, granularity: u64, last: u64) -> Vec<Idle> {
+        let parts = self.finished(blocks, granularity, u64::MAX, last);
+        let mut idle: Vec<Idle> = parts.into_iter().flat_map(|part| self.divide(blocks, part)).collect();
+        for index in self.ranges.all(blocks) {
+            let segment = &self.segments[blocks.get(index).home.load(Relaxed) as usize];
+            if !segment.reserved && segment.touched <= last {
+                idle.extend(self.idle_part(blocks, index, u64::MAX));
+            }
+        }
+        idle
+    }
+
+    /// Takes the smallest slab that is idle as a whole and has at least `bytes` out of the region: what the driver knows it by.
+    pub(crate) fn give_up_slab(&mut self, blocks: &Blocks, bytes: u64) -> Option<Span> {
+        let whole = |&index: &u32| {
+            let block = blocks.get(index);
+            let segment = &self.segments[block.home.load(Relaxed) as usize];
+            !segment.reserved && block.bytes() == segment.bytes && segment.bytes >= bytes
+        };
+        let free = self.ranges.all(blocks).into_iter().filter(whole);
+        let index = free.min_by_key(|&index| blocks.get(index).units())?;
+        let part = self.idle_part(blocks, index, u64::MAX)?;
+        self.gone(blocks, &part);
+        Some(Span {
+            addr: part.addr,
+            bytes: part.bytes,
+        })
+    }
+
     /// Takes mappings that the device is done with out of the free ranges, about `most` bytes but none that is larger than
     /// what is left to find. From small ranges first: what they lose would have served little else.
     pub(crate) fn finished(&mut self, blocks: &Blocks, granularity: u64, most: u64, done: u64) -> Vec<Idle> {

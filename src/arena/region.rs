@@ -51,6 +51,8 @@ pub(crate) struct Segment {
     pub(crate) first: u32,
     /// What is mapped, by address.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
+    /// Of a slab: the arena's epoch when a block of it was freed last; 0 if none ever was.
+    pub(crate) touched: u64,
 }
 
 impl Segment {
@@ -186,7 +188,9 @@ impl Region {
     pub(crate) fn release(&mut self, blocks: &Blocks, index: u32, epoch: u64) {
         let block = blocks.get(index);
         let (addr, end) = (block.addr(), block.end());
-        let mappings = &mut self.segments[block.home.load(Relaxed) as usize].mappings;
+        let segment = &mut self.segments[block.home.load(Relaxed) as usize];
+        segment.touched = epoch;
+        let mappings = &mut segment.mappings;
         // The one that begins at or before the block, and those that begin within it.
         let first = mappings.range(..=addr).next_back().map_or(addr, |(&first, _)| first);
         for (_, mapping) in mappings.range_mut(first..end) {
@@ -249,6 +253,7 @@ impl Region {
             reserved,
             first,
             mappings: BTreeMap::new(),
+            touched: 0,
         };
         match vacant {
             Some(number) => self.segments[number] = segment,

@@ -4,8 +4,10 @@
 //! - `reserved` = bytes of all mapped handles + of all spare handles + of all slabs;
 //! - `reserved` is at most the limit that was in force when it last grew.
 
+mod choice;
+
 use crate::arena::Mapping;
-use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle};
+use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle, Properties};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -14,8 +16,12 @@ use std::sync::atomic::Ordering::Relaxed;
 /// No limit but the device.
 const UNLIMITED: u64 = u64::MAX;
 
-/// What PyTorch's expandable segments use for each handle of large memory, in bytes: fewer and larger ones cost less.
+/// What PyTorch's expandable segments use for each handle of large memory, in bytes: fewer and larger ones cost less. Also the
+/// size of those that are taken ahead.
 const USUAL_HANDLE: u64 = 20 << 20;
+
+/// How many bytes of what is taken ahead are single pages.
+const PAGES_AHEAD: u64 = 64 << 20;
 
 /// Larger handles would save little, and are rarely free as a whole.
 const LARGEST_HANDLE: u64 = 64 << 20;
@@ -47,6 +53,20 @@ pub(crate) struct Unmapped {
     pub(crate) stuck: Vec<Mapping>,
 }
 
+/// How much memory is to stay when some is given back: at most `bytes`, as near to that as the sizes of the pieces allow, and
+/// never less than `floor`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Target {
+    pub(crate) bytes: u64,
+    pub(crate) floor: u64,
+}
+
+impl From<u64> for Target {
+    fn from(bytes: u64) -> Self {
+        Self { bytes, floor: 0 }
+    }
+}
+
 /// The page layer of one pool.
 pub(crate) struct Pages {
     reserved: AtomicU64,
@@ -54,6 +74,10 @@ pub(crate) struct Pages {
     limit: AtomicU64,
     /// What the device has: the most whatever the limit says.
     capacity: u64,
+    /// Bytes to leave free on the device for others.
+    headroom: u64,
+    /// The unit of memory, in bytes.
+    granularity: u64,
     /// Handles created so far.
     created: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
@@ -61,12 +85,14 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub(crate) fn new(limit: Option<u64>, capacity: u64) -> Self {
+    pub(crate) fn new(limit: Option<u64>, headroom: u64, properties: &Properties) -> Self {
         Self {
             reserved: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
-            capacity,
+            capacity: properties.total_bytes,
+            headroom,
+            granularity: properties.granularity,
             created: AtomicU64::new(0),
             spare: Mutex::default(),
         }
@@ -103,13 +129,25 @@ impl Pages {
         self.created.load(Relaxed) * USUAL_HANDLE < self.reserved()
     }
 
-    /// How many of `bytes` the spare handles can be.
-    pub(crate) fn spare_for(&self, bytes: u64) -> u64 {
-        let mut left = bytes;
-        for (bytes, _) in lock(&self.spare).iter().rev() {
-            left -= if *bytes <= left { *bytes } else { 0 };
-        }
-        bytes - left
+    /// How many of `bytes` the spare handles can be; and, where that is not all, by how much a growth has to be larger so that
+    /// they can be all of it.
+    pub(crate) fn spare_for(&self, bytes: u64) -> (u64, Option<u64>) {
+        let spare = lock(&self.spare);
+        // As they are taken: the largest that fits, again and again.
+        let fit = |bytes: u64| {
+            let mut left = bytes;
+            let unused = spare.iter().rev().filter(|&&(bytes, _)| {
+                let taken = bytes <= left;
+                left -= if taken { bytes } else { 0 };
+                !taken
+            });
+            let smallest = unused.map(|&(bytes, _)| bytes).last();
+            (left, smallest)
+        };
+        let (missing, unused) = fit(bytes);
+        let more = unused.and_then(|unused| unused.checked_sub(missing));
+        let more = more.filter(|more| missing > 0 && fit(bytes + more).0 == 0);
+        (bytes - missing, more)
     }
 
     /// Bytes of handles that are mapped nowhere.
@@ -117,10 +155,27 @@ impl Pages {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
     }
 
-    /// Counts `bytes` and takes them from the driver, unless that would pass the limit. What the driver refuses was never
-    /// held, so it does not count for the peak.
-    fn book<T>(&self, bytes: u64, take: impl FnOnce() -> DriverResult<T>) -> Result<T, Refusal> {
+    /// How many bytes of the device's headroom others have taken, or growth by `bytes` would take.
+    pub(crate) fn intrusion(&self, driver: &impl Driver, bytes: u64) -> DriverResult<u64> {
+        if self.headroom == 0 {
+            return Ok(0);
+        }
+        let (free, _) = driver.memory_info()?;
+        Ok(self.headroom.saturating_add(bytes).saturating_sub(free))
+    }
+
+    /// Counts `bytes` and takes them from the driver, unless that would pass the limit or take what is to stay free on the
+    /// device. What the driver refuses was never held, so it does not count for the peak.
+    fn book<T>(
+        &self,
+        driver: &impl Driver,
+        bytes: u64,
+        take: impl FnOnce() -> DriverResult<T>,
+    ) -> Result<T, Refusal> {
         let limit = self.most();
+        if self.reserved().saturating_add(bytes) <= limit && self.intrusion(driver, bytes)? > 0 {
+            return Err(Refusal::Full);
+        }
         let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
             reserved.checked_add(bytes).filter(|&sum| sum <= limit)
         });
@@ -136,7 +191,7 @@ impl Pages {
 
     /// A slab from the driver.
     pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64) -> Result<DevicePtr, Refusal> {
-        self.book(bytes, || driver.alloc(bytes))
+        self.book(driver, bytes, || driver.alloc(bytes))
     }
 
     /// Gives a slab back. Nothing on the device may still use it.
@@ -227,7 +282,7 @@ impl Pages {
     }
 
     fn create(&self, driver: &impl Driver, bytes: u64) -> Result<Handle, Refusal> {
-        let handle = self.book(bytes, || driver.create(bytes))?;
+        let handle = self.book(driver, bytes, || driver.create(bytes))?;
         self.created.fetch_add(1, Relaxed);
         Ok(handle)
     }
@@ -264,15 +319,60 @@ impl Pages {
         }
     }
 
-    /// Gives spare handles back to the driver until at most `target` bytes are reserved. Returns the bytes.
-    pub(crate) fn release_spare(&self, driver: &impl Driver, target: u64) -> DriverResult<u64> {
+    /// Takes handles from the driver until `bytes` are reserved: single pages first, which small blocks need, and then such as
+    /// cost less.
+    pub(crate) fn take_ahead(&self, driver: &impl Driver, bytes: u64) -> Result<(), Refusal> {
+        let mut taken = 0;
+        // Others may take memory meanwhile, so it is looked at once in each round.
+        while let Some(missing @ 1..) = bytes.checked_sub(self.reserved()) {
+            let most = if taken < PAGES_AHEAD { self.granularity } else { USUAL_HANDLE };
+            let size = missing.min(most).next_multiple_of(self.granularity);
+            let handle = self.create(driver, size)?;
+            self.put_spare(vec![(size, handle)]);
+            taken += size;
+        }
+        Ok(())
+    }
+
+    /// Which of the idle parts of these sizes to unmap so that, with the spare handles, no more than the target stays
+    /// reserved: their places.
+    pub(crate) fn choose(&self, parts: &[u64], target: Target) -> Vec<usize> {
+        let mut sizes: Vec<u64> = lock(&self.spare).iter().map(|&(bytes, _)| bytes).collect();
+        let spare = sizes.len();
+        sizes.extend(parts);
+        let chosen = self.nearest(&sizes, target);
+        chosen.into_iter().filter_map(|place| place.checked_sub(spare)).collect()
+    }
+
+    /// Which of the pieces of these sizes to give back.
+    fn nearest(&self, sizes: &[u64], target: Target) -> Vec<usize> {
+        let reserved = self.reserved();
+        let mut chosen = choice::nearest(sizes, reserved.saturating_sub(target.bytes), self.granularity);
+        let mut left = reserved.saturating_sub(target.floor);
+        chosen.retain(|&place| {
+            let given = sizes[place] <= left;
+            left -= if given { sizes[place] } else { 0 };
+            given
+        });
+        chosen
+    }
+
+    /// Gives spare handles back to the driver until no more than the target is reserved. Returns the bytes.
+    pub(crate) fn release_spare(&self, driver: &impl Driver, target: Target) -> DriverResult<u64> {
+        let chosen = {
+            let mut spare = lock(&self.spare);
+            let sizes: Vec<u64> = spare.iter().map(|&(bytes, _)| bytes).collect();
+            let mut places = self.nearest(&sizes, target);
+            // From the back, so that the places before stay.
+            places.sort_unstable_by_key(|&place| std::cmp::Reverse(place));
+            places.into_iter().map(|place| spare.remove(place)).collect::<Vec<_>>()
+        };
         let mut given = 0;
-        while self.reserved() > target {
-            let Some((bytes, handle)) = lock(&self.spare).pop() else {
-                break;
-            };
+        let mut chosen = chosen.into_iter();
+        for (bytes, handle) in chosen.by_ref() {
             if let Err(error) = driver.release(handle) {
                 self.put_spare(vec![(bytes, handle)]);
+                self.put_spare(chosen.collect());
                 return Err(error);
             }
             self.unbook(bytes);

@@ -18,35 +18,44 @@ impl<D: Driver> Pool<D> {
             private: None,
         };
         let arena = self.arena_for(key, Stream::LEGACY)?;
+        // Handles that are mapped nowhere yet serve every stream and every size.
+        let result = if self.virtual_memory {
+            self.pages.take_ahead(&self.driver, bytes)
+        } else {
+            self.take_slabs_ahead(arena, bytes)
+        };
+        match result {
+            Ok(()) => Ok(()),
+            Err(Refusal::Full) => {
+                count(&self.core.events.out_of_memory);
+                let missing = bytes.saturating_sub(self.pages.reserved());
+                Err(Error::OutOfMemory(Box::new(self.out_of_memory(
+                    arena,
+                    missing,
+                    Vec::new(),
+                ))))
+            }
+            Err(Refusal::Failed(error)) => Err(error.into()),
+        }
+    }
+
+    /// Grows the arena until the pool holds `bytes`.
+    fn take_slabs_ahead(&self, arena: &Arena, bytes: u64) -> Result<(), Refusal> {
         // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
         let mut held = Vec::new();
-        let result = self.take_until(arena, bytes, &mut held);
+        let mut result = Ok(());
+        // Others may take memory meanwhile, so it is looked at once in each round.
+        while let (Ok(()), Some(missing @ 1..)) = (&result, bytes.checked_sub(self.pages.reserved())) {
+            // In one piece if possible; a piece has a largest size.
+            let missing = missing.clamp(2 << 20, size_class::BYTES_MAX);
+            result = self
+                .grow(arena, size_class::units(missing))
+                .map(|index| held.push(index));
+        }
         let mut inner = arena.lock(&self.core.metadata);
         for index in held {
             inner.give(&self.core.metadata, index);
         }
         result
-    }
-
-    /// Grows the arena until the pool holds `bytes`; the blocks that this took are in `held`.
-    fn take_until(&self, arena: &Arena, bytes: u64, held: &mut Vec<u32>) -> Result<()> {
-        // Others may take memory meanwhile, so it is looked at once in each round.
-        while let Some(missing @ 1..) = bytes.checked_sub(self.pages.reserved()) {
-            // In one piece if possible; a piece has a largest size.
-            let missing = missing.clamp(2 << 20, size_class::BYTES_MAX);
-            match self.grow(arena, size_class::units(missing)) {
-                Ok(index) => held.push(index),
-                Err(Refusal::Full) => {
-                    count(&self.core.events.out_of_memory);
-                    return Err(Error::OutOfMemory(Box::new(self.out_of_memory(
-                        arena,
-                        missing,
-                        Vec::new(),
-                    ))));
-                }
-                Err(Refusal::Failed(error)) => return Err(error.into()),
-            }
-        }
-        Ok(())
     }
 }

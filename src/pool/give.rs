@@ -4,6 +4,7 @@ use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Idle, Kind, What};
 use crate::driver::Driver;
+use crate::pages::Target;
 use crate::sync::lock;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -128,25 +129,73 @@ impl<D: Driver> Pool<D> {
     }
 
     /// [`Pool::trim`].
-    pub(super) fn trim_to(&self, target: u64) -> Result<u64> {
+    pub(super) fn trim_to(&self, target: Target) -> Result<u64> {
         if forked() {
             return Err(Error::Forked);
         }
         let before = self.pages.reserved();
-        if before <= target {
+        if before <= target.bytes {
             return Ok(0);
         }
         self.core.take_magazines(None);
         self.quiesce()?;
-        let spare = self.pages.spare_bytes();
-        self.take_idle((before - target).saturating_sub(spare))?;
-        {
-            // A growth that has just reserved addresses finds them where it left them.
-            let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
-            self.give_addresses();
-        }
+        // A request that is short of memory meanwhile waits for what is in our hands instead of failing. And a growth that has just
+        // reserved addresses finds them where it left them.
+        let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
+        let parts = self.divided(self.idle_parts(u64::MAX));
+        self.give_nearest(parts, target, true)?;
+        self.give_addresses();
         self.pages.release_spare(&self.driver, target)?;
         Ok(before.saturating_sub(self.pages.reserved()))
+    }
+
+    /// The same parts, each mapping one of its own.
+    fn divided<'a>(&self, parts: Vec<(&'a Arena, Kind, Idle)>) -> Vec<(&'a Arena, Kind, Idle)> {
+        let metadata = &self.core.metadata;
+        let divide = |(arena, kind, part): (&'a Arena, Kind, Idle)| {
+            let parts = match part.what {
+                What::Free if part.mappings.len() > 1 => {
+                    arena.lock(metadata).region(kind).divide(&metadata.blocks, part)
+                }
+                _ => vec![part],
+            };
+            parts.into_iter().map(move |part| (arena, kind, part))
+        };
+        parts.into_iter().flat_map(divide).collect()
+    }
+
+    /// Unmaps (or frees) as many of the parts as it takes to come down to the target; the others stay free. `wait` for the
+    /// device first, unless it is known to be done with them.
+    pub(super) fn give_nearest(&self, parts: Vec<(&Arena, Kind, Idle)>, target: Target, wait: bool) -> Result<()> {
+        let metadata = &self.core.metadata;
+        let size = |part: &Idle| if part.what == What::Free { part.bytes } else { 0 };
+        let sizes: Vec<u64> = parts.iter().map(|(_, _, part)| size(part)).collect();
+        let mut given = vec![false; parts.len()];
+        for place in self.pages.choose(&sizes, target) {
+            given[place] = true;
+        }
+        let mut chosen = Vec::new();
+        let keep = |(arena, kind, part): (&Arena, Kind, Idle)| {
+            arena.lock(metadata).region(kind).keep(&metadata.blocks, part);
+        };
+        for (part, given) in parts.into_iter().zip(given) {
+            if given || part.2.what != What::Free {
+                chosen.push(part);
+            } else {
+                keep(part);
+            }
+        }
+        if !chosen.is_empty()
+            && wait
+            && let Err(error) = self.synchronize()
+        {
+            chosen.into_iter().for_each(keep);
+            return Err(error.into());
+        }
+        for (arena, kind, part) in chosen {
+            self.give_part(arena, kind, part);
+        }
+        Ok(())
     }
 
     /// For `Drop`: all memory in which no block is live goes back to the driver.
@@ -165,7 +214,7 @@ impl<D: Driver> Pool<D> {
             }
             // The driver's refusals have nobody to be told to any more.
             let _ = self.take_idle(u64::MAX);
-            let _ = self.pages.release_spare(&self.driver, 0);
+            let _ = self.pages.release_spare(&self.driver, Target::default());
             self.give_addresses();
         }
         let mut pending = lock(&self.pending);

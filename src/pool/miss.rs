@@ -56,11 +56,16 @@ impl<D: Driver> Pool<D> {
             return Ok(addr);
         }
         count(&self.core.events.misses);
-        let index = match self.refill(arena, cache, units) {
+        let found = self.refill(arena, cache, units);
+        let index = match found {
             0 => self.grow_or_press(arena, cache, units, bytes)?,
             index => index,
         };
-        Ok(self.core.give_out(cache, index, bytes))
+        let addr = self.core.give_out(cache, index, bytes);
+        if self.sheds {
+            self.shed(found == 0);
+        }
+        Ok(addr)
     }
 
     /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
@@ -320,19 +325,36 @@ impl<D: Driver> Pool<D> {
             growth => growth.checked_next_multiple_of(SLAB_UNIT).unwrap_or(need),
         };
         let kind = Kind::of(units);
-        let span = match self.take_slab(arena, kind, usual.max(need), need) {
-            Err(Refusal::Full) if usual > need => self.take_slab(arena, kind, need, need)?,
+        let taken = match self.take_slab(arena, kind, usual.max(need), need) {
+            Err(Refusal::Full) if usual > need => self.take_slab(arena, kind, need, need),
+            other => other,
+        };
+        let span = match taken {
+            Err(Refusal::Full) => self.move_slab(arena, kind, need).ok_or(Refusal::Full)?,
             other => other?,
         };
         if !self.add_segment(arena, kind, span, false) {
-            // Nothing used it yet. If it cannot be given back it stays booked.
-            let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
+            // If it cannot be given back it stays booked; what the stream had before may still be in use.
+            if self.synchronize().is_ok() {
+                let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
+            }
             return Err(Refusal::Full);
         }
         match arena.lock(metadata).take(metadata, units) {
             0 => Err(Refusal::Full),
             index => Ok(index),
         }
+    }
+
+    /// A slab that the stream has idle for blocks of another kind: by stream order it may be used for this one at once.
+    fn move_slab(&self, arena: &Arena, kind: Kind, need: u64) -> Option<Span> {
+        let metadata = &self.core.metadata;
+        let mut inner = arena.lock(metadata);
+        arena.drain_shared(metadata, &mut inner);
+        let others = Kind::ALL.into_iter().filter(|&other| other != kind);
+        others
+            .into_iter()
+            .find_map(|other| inner.region(other).give_up_slab(&metadata.blocks, need))
     }
 
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.

@@ -10,6 +10,7 @@
 //! | `callbacks` | the user's functions that are asked to free something |
 //! | `waits` | waiting for other streams and for the device |
 //! | `give` | giving memory back to the driver |
+//! | `surplus` | idle memory that the settings send back |
 //! | `ahead` | memory taken ahead of use |
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
@@ -29,13 +30,14 @@ mod private;
 mod remap;
 mod report;
 mod steps;
+mod surplus;
 mod waits;
 
 pub use callbacks::CallbackId;
 pub use private::PrivateId;
 
 use crate::arena::{Arena, ArenaKey, StreamKey};
-use crate::config::{Config, Source};
+use crate::config::{Config, Limit, Source};
 use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
 use crate::pages::Pages;
@@ -51,6 +53,7 @@ use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, RwLock};
+use surplus::Ages;
 
 /// A pool of one device's memory.
 ///
@@ -85,6 +88,9 @@ pub struct Pool<D: Driver> {
     callbacks: Mutex<Callbacks>,
     /// What the steps of requests that were short of memory gave.
     steps: steps::Counters,
+    /// Whether the settings bound what is held idle.
+    sheds: bool,
+    ages: Mutex<Ages>,
 }
 
 impl<D: Driver> Pool<D> {
@@ -106,11 +112,12 @@ impl<D: Driver> Pool<D> {
                 }));
             }
         };
-        let limit = config.limit.map(|limit| limit.bytes(properties.total_bytes));
+        let of_device = |limit: Limit| limit.bytes(properties.total_bytes);
+        let headroom = config.headroom.map_or(0, of_device);
         let pool = Self {
             core: Core::new(config.magazine),
             virtual_memory,
-            pages: Pages::new(limit, properties.total_bytes),
+            pages: Pages::new(config.limit.map(of_device), headroom, properties),
             uses: Uses::default(),
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -119,6 +126,8 @@ impl<D: Driver> Pool<D> {
             kept: Mutex::default(),
             callbacks: Mutex::default(),
             steps: steps::Counters::default(),
+            sheds: config.cache.is_some() || config.release_after.is_some(),
+            ages: Mutex::default(),
             driver,
             config,
         };
@@ -202,16 +211,18 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Gives idle memory back to the driver until at most `target` bytes are reserved, or nothing idle is left. Returns
-    /// the bytes given back. Waits for the device: nothing that it still uses is unmapped.
+    /// the bytes given back: no more than it takes, as far as the sizes of the pieces allow. Waits for the device, at most
+    /// the time that the setting `wait` allows: nothing that it still uses is unmapped.
     ///
     /// # Errors
     /// [`Error::Forked`]; [`Error::Driver`] when the device could not be waited for (a stream is capturing, or the
     /// device has failed). What was given back before stays given back.
     pub fn trim(&self, target: u64) -> Result<u64> {
-        self.trim_to(target)
+        self.trim_to(target.into())
     }
 
-    /// Takes memory from the driver until `bytes` are reserved, ahead of use.
+    /// Takes memory from the driver until `bytes` are reserved, ahead of use. With virtual memory it serves every stream and
+    /// size. A slab serves blocks of the legacy stream: those above 1 MiB first, smaller ones when no more can be had.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when the limit or the device does not allow it, [`Error::Driver`], [`Error::Forked`].
@@ -224,7 +235,8 @@ impl<D: Driver> Pool<D> {
         self.pages.limit()
     }
 
-    /// Changes the limit. Memory above a lower one is kept until [`Self::trim`], but no more is taken.
+    /// Changes the limit. Memory above a lower one is kept until [`Self::trim`], also while blocks are live in the rest, but no
+    /// more is taken.
     pub fn set_limit(&self, limit: Option<u64>) {
         self.pages.set_limit(limit);
     }

@@ -10,7 +10,7 @@ use super::{Error, Pool, Result};
 use crate::arena::{Arena, Kind};
 use crate::driver::Driver;
 use crate::error::{OutOfMemory, Step};
-use crate::pages::Refusal;
+use crate::pages::{Refusal, Target};
 use crate::size_class;
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -105,7 +105,7 @@ impl<D: Driver> Pool<D> {
                 self.core.take_magazines(None);
                 let slabs = self.take_idle(u64::MAX)?;
                 self.give_addresses();
-                let handles = self.pages.release_spare(&self.driver, 0).unwrap_or_else(|_| {
+                let handles = self.pages.release_spare(&self.driver, Target::default()).unwrap_or_else(|_| {
                     count(&self.core.events.driver_errors);
                     0
                 });

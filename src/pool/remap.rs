@@ -36,7 +36,12 @@ impl<D: Driver> Pool<D> {
         self.tick(arena);
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
-        let mut missing = bytes - self.pages.spare_for(bytes);
+        let (spare, more) = self.pages.spare_for(bytes);
+        if let Some(more) = more {
+            let lent = Vec::new();
+            return Gathered { lent, more };
+        }
+        let mut missing = bytes - spare;
         let mut lent = Vec::new();
         let mut larger = None;
         if arena.key.private.is_none() {

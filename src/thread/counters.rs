@@ -114,6 +114,11 @@ impl Totals {
         allocated + self.pending.load(Relaxed) as i64
     }
 
+    /// Bytes given out or waiting now; what owners have not folded is missing.
+    pub(crate) fn active_now(&self) -> u64 {
+        u64::try_from(self.active(self.level.load(Relaxed))).unwrap_or(0)
+    }
+
     /// Bytes freed that wait, by this much more.
     pub(crate) fn add_pending(&self, bytes: u64) {
         self.pending.fetch_add(bytes, Relaxed);
