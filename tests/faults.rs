@@ -20,15 +20,14 @@ struct Run {
 }
 
 impl Run {
-    fn new(source: Source) -> Self {
+    fn new(settings: &str) -> Self {
         let sim = Sim::new(Options {
             capacity: CAPACITY,
             backed: false,
             lag_ns: 1000,
             ..Options::default()
         });
-        let mut config = Config::default();
-        config.source = source;
+        let config = Config::parse(settings).expect("good settings");
         let pool = Pool::new(sim.clone(), config).expect("a pool takes nothing from the driver");
         let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");
         let streams = [Stream::LEGACY, stream(), stream()];
@@ -110,6 +109,12 @@ impl Run {
         self.verify();
         self.alloc(10 * MIB, 0);
         self.free_used(0, 1);
+        self.alloc(25 * MIB, 0);
+        self.free(0);
+        // What the settings let the pool hold no longer.
+        drop(self.pool.release_idle());
+        self.verify();
+        self.alloc(500_000, 1);
         while !self.live.is_empty() {
             self.free(0);
         }
@@ -133,15 +138,15 @@ impl Run {
 }
 
 /// Runs the script once for each call that it makes, with that call and the `times - 1` that follow it failing.
-fn fail_each(source: Source, code: Code, times: u64) {
-    let mut smooth = Run::new(source);
+fn fail_each(settings: &str, code: Code, times: u64) {
+    let mut smooth = Run::new(settings);
     smooth.sim.reset_counts();
     smooth.script();
     let calls = smooth.sim.counts().total();
     smooth.finish();
     assert!(calls > 40, "the script makes only {calls} calls");
     for first in 1..=calls {
-        let mut run = Run::new(source);
+        let mut run = Run::new(settings);
         run.sim.fail(Fault {
             times,
             ..Fault::any(first, code)
@@ -151,25 +156,31 @@ fn fail_each(source: Source, code: Code, times: u64) {
     }
 }
 
-#[test]
-fn any_call_may_fail_with_virtual_memory() {
+/// Runs [`fail_each`] with every kind of failure.
+fn fail_in_every_way(settings: &str) {
     for (code, times) in [
         (Code::OUT_OF_MEMORY, 1),
         (Code::UNKNOWN, 3),
         (Code::OUT_OF_MEMORY, u64::MAX),
     ] {
-        fail_each(Source::VirtualMemory, code, times);
+        fail_each(settings, code, times);
     }
 }
 
 #[test]
+fn any_call_may_fail_with_virtual_memory() {
+    fail_in_every_way("source:virtual_memory");
+}
+
+#[test]
 fn any_call_may_fail_with_slabs() {
-    for (code, times) in [
-        (Code::OUT_OF_MEMORY, 1),
-        (Code::UNKNOWN, 3),
-        (Code::OUT_OF_MEMORY, u64::MAX),
-    ] {
-        fail_each(Source::Slabs, code, times);
+    fail_in_every_way("source:slabs");
+}
+
+#[test]
+fn any_call_may_fail_while_idle_memory_goes_back() {
+    for source in ["virtual_memory", "slabs"] {
+        fail_in_every_way(&format!("source:{source},cache:4MiB,release_after:0,headroom:2MiB,wait:0.001"));
     }
 }
 

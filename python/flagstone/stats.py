@@ -11,6 +11,22 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
+class StepTotal:
+    """A step that is taken before an allocation fails, over all allocations of a pool so far."""
+
+    name: str
+    """What is done."""
+    count: int
+    """How often it was taken."""
+    sufficed: int
+    """How often the allocation had its memory then."""
+    timed_out: int
+    """How often the device was not done in the time that the step may wait."""
+    nanoseconds: int
+    """Time that it took together, with the attempt after it."""
+
+
+@dataclass(frozen=True)
 class Stats:
     """The numbers of one pool at one moment: exact when no thread allocates or frees meanwhile."""
 
@@ -70,6 +86,8 @@ class Stats:
     """The most that the pool may hold; None for no limit but the device."""
     host_bytes: int
     """Host memory for the records of blocks and slabs."""
+    steps: tuple[StepTotal, ...]
+    """The steps that are taken before an allocation fails, in order."""
 
     @property
     def utilisation(self) -> float:

@@ -68,7 +68,7 @@ mod tests {
         let sizes = [64, 2, 2, 20, 2, 2, 2];
         assert_eq!(sum(&sizes, &nearest(&sizes, 10, 2)), 10);
         assert_eq!(sum(&sizes, &nearest(&sizes, 11, 2)), 20);
-        assert_eq!(nearest(&sizes, 0, 2), []);
+        assert!(nearest(&sizes, 0, 2).is_empty());
         assert_eq!(sum(&sizes, &nearest(&sizes, 1000, 2)), sizes.iter().sum::<u64>());
     }
 

@@ -1,14 +1,18 @@
 //! What this build is and which devices it finds.
 
+use std::collections::BTreeMap;
+
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::attributes::set_fields;
+use crate::config::KEYS;
 use crate::driver::Properties;
 use crate::error::Error;
 use crate::registry::{self, Backend};
 
-/// How the extension was built: `version`, `profile` ("release" or "debug") and `features`.
+/// How the extension was built: `version`, `profile` ("release" or "debug") and `features`; and the `settings` that a pool can have,
+/// each with what is allowed.
 #[pyfunction]
 pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let features = [
@@ -24,6 +28,7 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("version", env!("CARGO_PKG_VERSION"))?;
     info.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     info.set_item("features", features)?;
+    info.set_item("settings", BTreeMap::from(KEYS))?;
     Ok(info)
 }
 

@@ -8,6 +8,7 @@ mod attributes;
 mod bench;
 mod block;
 mod buffer;
+mod callbacks;
 mod dlpack;
 mod errors;
 mod info;

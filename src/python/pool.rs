@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use super::args::{Address, Amount, Device, Pointer, Size, StreamArg};
+use super::args::{Address, Device, Pointer, Size, StreamArg};
 use super::block::{Block, Detached, PoolRef};
 use super::buffer::{Buffer, PinnedBuffer};
-use super::settings::Settings;
-use super::{block, errors, stats};
+use super::callbacks::{self, request};
+use super::{block, errors, settings, stats};
+use crate::config::Config;
 use crate::error::Error;
+use crate::pool::CallbackId;
 use crate::registry::{AnyPool, Backend, Memory, cuda_devices};
 
 /// A pool of memory: what `Pool` and `PinnedPool` share. Every method may be called in any thread.
@@ -21,9 +24,8 @@ pub struct BasePool {
 
 impl BasePool {
     /// Makes a pool. `auto` that finds no CUDA warns once in a process.
-    fn open(py: Python<'_>, memory: Memory, device: Device, backend: &str, settings: Settings) -> PyResult<Self> {
+    fn open(py: Python<'_>, memory: Memory, device: Device, backend: &str, config: Config) -> PyResult<Self> {
         let asked: Backend = backend.parse().map_err(Error::from)?;
-        let config = settings.config().map_err(Error::from)?;
         let pool = match device {
             Device::Simulated(_) if asked == Backend::Cuda => {
                 return Err(PyValueError::new_err(
@@ -59,7 +61,7 @@ impl BasePool {
     }
 
     fn block(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<Block> {
-        Ok(py.detach(|| Block::alloc(self.pool.clone(), nbytes.0, stream.0))?)
+        Ok(request(py, || Block::alloc(self.pool.clone(), nbytes.0, stream.0))?)
     }
 }
 
@@ -91,7 +93,7 @@ impl BasePool {
     /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`.
     #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
     fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<u64> {
-        Ok(py.detach(|| self.pool.alloc(nbytes.0, stream.0))?)
+        Ok(request(py, || self.pool.alloc(nbytes.0, stream.0))?)
     }
 
     /// Frees what `alloc_raw` returned, ordered on its own stream and, if given, on `stream` too.
@@ -124,6 +126,33 @@ impl BasePool {
     #[pyo3(signature = (target = Size(0)), text_signature = "($self, target=0)")]
     fn trim(&self, py: Python<'_>, target: Size) -> PyResult<u64> {
         Ok(py.detach(|| self.pool.trim(target.0))?)
+    }
+
+    /// Gives back what the settings `cache`, `release_after` and `headroom` do not let the pool hold idle, and waits for the
+    /// device where it must. Returns the bytes that were given back.
+    fn release_idle(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(py.detach(|| self.pool.release_idle())?)
+    }
+
+    /// Adds a function that is called with the number of bytes asked for, when an allocation would fail otherwise or have to wait
+    /// for the device. It may free buffers and call the pool; no lock is held meanwhile. Returns the number that
+    /// `remove_callback` takes. An exception goes to `sys.unraisablehook`.
+    ///
+    /// Only for allocations through `alloc` and `alloc_raw`: torch's and those of the other C functions never run Python.
+    fn on_out_of_memory(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<u64> {
+        if !callback.bind(py).is_callable() {
+            let name = callback.bind(py).get_type().name()?.to_string();
+            return Err(PyTypeError::new_err(format!("a callback is called, which {name} cannot be")));
+        }
+        Ok(self
+            .pool
+            .on_out_of_memory(move |bytes| callbacks::call(&callback, bytes))
+            .0)
+    }
+
+    /// Removes the callback of this number. Returns whether there was one.
+    fn remove_callback(&self, number: u64) -> bool {
+        self.pool.remove_callback(CallbackId(number))
     }
 
     /// The pool's numbers, as `flagstone.stats.Stats`. Cheap.
@@ -162,7 +191,10 @@ impl BasePool {
 /// this process) or "auto": cuda where a driver and a device are there, otherwise sim. The other arguments are keys of
 /// the configuration; what is not given comes from `FLAGSTONE_CONF`. `limit`, the most to hold from the driver, is bytes,
 /// a fraction of the device, or text as "2GiB" and "50%"; `growth`, `magazine` and `reserve` are bytes, or text as "2MiB";
-/// `source` is "auto", "virtual_memory" or "slabs".
+/// `source` is "auto", "virtual_memory" or "slabs". `cache`, the most to hold idle, is bytes; `headroom`, what stays free on the
+/// device for others, is given as `limit` is; `release_after`, how long memory may be idle, and `wait`, how long a step of a
+/// request that is short of memory may wait for the device, are seconds. "none" switches a bound off. docs/limits.md
+/// says more about each.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct Pool;
 
@@ -170,31 +202,18 @@ pub struct Pool;
 impl Pool {
     #[new]
     #[pyo3(
-        signature = (
-            device = Device::Ordinal(0), *, backend = "auto", limit = None, growth = None, magazine = None, source = None,
-            reserve = None,
-        ),
-        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None)"
+        signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
+                          cache=None, release_after=None, headroom=None, wait=None)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         device: Device,
         backend: &str,
-        limit: Option<Amount>,
-        growth: Option<Amount>,
-        magazine: Option<Amount>,
-        source: Option<String>,
-        reserve: Option<Amount>,
+        settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let settings = Settings {
-            limit,
-            growth,
-            magazine,
-            source,
-            reserve,
-        };
-        let base = BasePool::open(py, Memory::Device, device, backend, settings)?;
+        let config = settings::config("Pool", settings)?;
+        let base = BasePool::open(py, Memory::Device, device, backend, config)?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 
@@ -219,31 +238,18 @@ pub struct PinnedPool;
 impl PinnedPool {
     #[new]
     #[pyo3(
-        signature = (
-            device = Device::Ordinal(0), *, backend = "auto", limit = None, growth = None, magazine = None, source = None,
-            reserve = None,
-        ),
-        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None)"
+        signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
+                          cache=None, release_after=None, headroom=None, wait=None)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         py: Python<'_>,
         device: Device,
         backend: &str,
-        limit: Option<Amount>,
-        growth: Option<Amount>,
-        magazine: Option<Amount>,
-        source: Option<String>,
-        reserve: Option<Amount>,
+        settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let settings = Settings {
-            limit,
-            growth,
-            magazine,
-            source,
-            reserve,
-        };
-        let base = BasePool::open(py, Memory::Pinned, device, backend, settings)?;
+        let config = settings::config("PinnedPool", settings)?;
+        let base = BasePool::open(py, Memory::Pinned, device, backend, config)?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 

@@ -1,33 +1,33 @@
 //! The configuration of a pool from keyword arguments.
 
-use super::args::Amount;
-use crate::config::Config;
-use crate::error::ConfigError;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict};
 
-/// Keys of the configuration as keyword arguments; None leaves what `FLAGSTONE_CONF` says.
-pub struct Settings {
-    pub limit: Option<Amount>,
-    pub growth: Option<Amount>,
-    pub magazine: Option<Amount>,
-    pub source: Option<String>,
-    pub reserve: Option<Amount>,
+use super::args::Amount;
+use crate::config::{Config, KEYS};
+use crate::error::Error;
+
+/// The configuration that `FLAGSTONE_CONF` gives, with the keys that the keyword arguments name set. None leaves a key as it is.
+pub fn config(class: &str, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
+    let mut config = Config::from_env().map_err(Error::from)?;
+    for (key, value) in keywords.into_iter().flatten() {
+        let key: String = key.extract()?;
+        if !KEYS.iter().any(|&(known, _)| known == key) {
+            let message = format!("{class}() got an unexpected keyword argument '{key}'");
+            return Err(PyTypeError::new_err(message));
+        }
+        if !value.is_none() {
+            config.set(&key, &text(&value)?).map_err(Error::from)?;
+        }
+    }
+    Ok(config)
 }
 
-impl Settings {
-    pub fn config(self) -> Result<Config, ConfigError> {
-        let mut config = Config::from_env()?;
-        let keys = [
-            ("limit", self.limit),
-            ("growth", self.growth),
-            ("magazine", self.magazine),
-            ("source", self.source.map(Amount)),
-            ("reserve", self.reserve),
-        ];
-        for (key, value) in keys {
-            if let Some(Amount(value)) = value {
-                config.set(key, &value)?;
-            }
-        }
-        Ok(config)
+/// A value as the configuration's text, which is where it is checked.
+fn text(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    match value.cast::<PyBool>() {
+        Ok(switch) => Ok(if switch.is_true() { "on" } else { "off" }.to_owned()),
+        Err(_) => value.extract().map(|Amount(text)| text),
     }
 }

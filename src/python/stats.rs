@@ -5,7 +5,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyTuple};
 
 use super::attributes::set_fields;
-use crate::stats::{Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::stats::{Snapshot, SnapshotBlock, SnapshotSegment, Stats, StepTotal};
 
 /// `flagstone.stats.Stats`.
 pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
@@ -38,9 +38,23 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         wrong_size_free_count,
         driver_error_count,
         limit,
-        host_bytes,
+        host_bytes;
+        steps
     });
+    let steps = steps.iter().map(|total| step(py, total)).collect::<PyResult<Vec<_>>>()?;
+    fields.set_item("steps", PyTuple::new(py, steps)?)?;
     class(py, "Stats")?.call((), Some(&fields))
+}
+
+fn step<'py>(py: Python<'py>, total: &StepTotal) -> PyResult<Bound<'py, PyAny>> {
+    let StepTotal {
+        name,
+        count,
+        sufficed,
+        timed_out,
+        nanoseconds,
+    } = total;
+    class(py, "StepTotal")?.call1((name, count, sufficed, timed_out, nanoseconds))
 }
 
 /// `flagstone.stats.Snapshot`.

@@ -11,7 +11,7 @@ use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
-use crate::pool::{Core, Pool, PrivateId};
+use crate::pool::{CallbackId, Core, Pool, PrivateId};
 use crate::stats::{BlockInfo, Snapshot, Stats};
 
 /// Which kind of device a pool asks for memory.
@@ -298,6 +298,24 @@ impl AnyPool {
     /// As [`Pool::reserve`].
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         each!(self, pool => pool.reserve(bytes))
+    }
+
+    /// See [`Pool::release_idle`].
+    ///
+    /// # Errors
+    /// As [`Pool::release_idle`].
+    pub fn release_idle(&self) -> Result<u64> {
+        each!(self, pool => pool.release_idle())
+    }
+
+    /// See [`Pool::on_out_of_memory`].
+    pub fn on_out_of_memory(&self, callback: impl Fn(u64) + Send + Sync + 'static) -> CallbackId {
+        each!(self, pool => pool.on_out_of_memory(callback))
+    }
+
+    /// See [`Pool::remove_callback`].
+    pub fn remove_callback(&self, id: CallbackId) -> bool {
+        each!(self, pool => pool.remove_callback(id))
     }
 
     /// See [`Pool::limit`].

@@ -178,6 +178,10 @@ def test_devices_that_do_not_exist(device):
         ({"magazine": "x"}, "magazine"),
         ({"source": "cloud"}, "source"),
         ({"reserve": "x"}, "reserve"),
+        ({"cache": "x"}, "cache"),
+        ({"release_after": "soon"}, "release_after"),
+        ({"headroom": 1.5}, "headroom"),
+        ({"wait": "-1"}, "wait"),
         ({"backend": "tpu"}, "backend"),
     ],
 )

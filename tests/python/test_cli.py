@@ -90,8 +90,10 @@ def test_info(report, cli):
         "virtual_memory",
         "memory_pools",
     }
+    assert "2GiB" in info["settings"]["limit"]
     text = cli("info").stdout
     assert info["extension"] in text
+    assert f"limit: {info['settings']['limit']}" in text
     assert info["devices"][0]["name"] in text
 
 

@@ -167,3 +167,49 @@ def test_a_device_without_virtual_memory_or_bytes(device):
         flagstone.Pool(SimulatedDevice(virtual_memory=False), source="virtual_memory")
     large = flagstone.Pool(SimulatedDevice(capacity=1 << 40, backed=False))
     assert large.alloc(1 << 39).nbytes == 1 << 39
+
+
+def test_callbacks_free_what_an_allocation_needs():
+    device = SimulatedDevice(capacity=64 << 20)
+    pool = flagstone.Pool(device)
+    cache = [pool.alloc(20 << 20), pool.alloc(20 << 20), pool.alloc(20 << 20)]
+    asked = []
+
+    def evict(nbytes):
+        asked.append(nbytes)
+        pool.alloc(1 << 20).free()
+        cache.pop().free()
+
+    number = pool.on_out_of_memory(evict)
+    with pool.alloc(20 << 20):
+        assert asked == [20 << 20]
+        assert len(cache) == 2
+    (step,) = [step for step in pool.stats().steps if step.name == "callbacks"]
+    assert (step.count, step.sufficed) == (1, 1)
+    assert pool.remove_callback(number)
+    assert not pool.remove_callback(number)
+    with pytest.raises(flagstone.OutOfMemoryError):
+        pool.alloc(40 << 20)
+    assert len(asked) == 1
+    with pytest.raises(TypeError, match="int"):
+        pool.on_out_of_memory(1)
+
+
+def test_what_a_callback_raises_is_reported_and_the_allocation_goes_on(monkeypatch):
+    pool = flagstone.Pool(SimulatedDevice(capacity=64 << 20))
+    whole = pool.alloc(64 << 20)
+    raised = []
+    monkeypatch.setattr("sys.unraisablehook", lambda report: raised.append(report.exc_value))
+    pool.on_out_of_memory(lambda _: 1 / 0)
+    pool.on_out_of_memory(lambda _: whole.free())
+    pool.alloc(64 << 20).free()
+    assert [type(error) for error in raised] == [ZeroDivisionError]
+
+
+def test_idle_memory_above_the_ceiling_is_released():
+    pool = flagstone.Pool(SimulatedDevice(capacity=1 << 30), cache="20MiB", wait=5)
+    blocks = [pool.alloc(20 << 20) for _ in range(4)]
+    for block in blocks:
+        block.free()
+    assert pool.release_idle() == 60 << 20
+    assert pool.stats().cached_bytes == 20 << 20

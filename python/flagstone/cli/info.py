@@ -51,3 +51,6 @@ def run(options: argparse.Namespace) -> None:
         print(f"{device['backend']} device {device['ordinal']}: {device['name']}, {size(device['total_bytes'])}")
         for key, what in (("virtual_memory", "virtual memory management"), ("memory_pools", "driver memory pools")):
             print(f"  {what}: {'yes' if device[key] else 'no'}")
+    print("settings, as keyword arguments of a pool or FLAGSTONE_CONF=key:value,key:value:")
+    for key, allowed in build["settings"].items():
+        print(f"  {key}: {allowed}")

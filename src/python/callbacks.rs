@@ -1,0 +1,45 @@
+//! Python functions as callbacks of a pool that is short of memory.
+//!
+//! They run only in requests that Python code made through a pool object: its thread let the interpreter go for the
+//! request, holds nothing, and may take it again. A hook of torch, or any other caller of the C functions, may hold locks of
+//! its own that a thread with the interpreter waits for, so no Python runs there.
+
+use std::cell::Cell;
+
+use pyo3::prelude::*;
+
+thread_local! {
+    /// Whether this thread is in a request that Python code made.
+    static REQUESTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread is in such a request until this is dropped.
+struct Requesting;
+
+impl Drop for Requesting {
+    fn drop(&mut self) {
+        REQUESTING.set(false);
+    }
+}
+
+/// Makes a request of Python code, with the interpreter let go.
+pub fn request<T: Send>(py: Python<'_>, make: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        REQUESTING.set(true);
+        let _requesting = Requesting;
+        make()
+    })
+}
+
+/// Calls a callback, if Python may run here. What it raises goes to `sys.unraisablehook`: the request goes on.
+pub fn call(callback: &Py<PyAny>, bytes: u64) {
+    if !REQUESTING.get() {
+        return;
+    }
+    // Without an interpreter there is nobody to call any more.
+    let _ = Python::try_attach(|py| {
+        if let Err(error) = callback.call1(py, (bytes,)) {
+            error.write_unraisable(py, Some(callback.bind(py)));
+        }
+    });
+}
