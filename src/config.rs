@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bytes;
+use crate::driver::PoolOptions;
 use crate::error::ConfigError;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub enum Source {
     VirtualMemory,
     /// Slabs from `cuMemAlloc`.
     Slabs,
+    /// Slabs from a pool of the driver's own; an error where the device has none.
+    DriverPool,
 }
 
 /// The settings of one pool. Every field has a default that is right for training on one device.
@@ -63,6 +66,11 @@ pub struct Config {
     pub magazine: u64,
     /// Where memory comes from.
     pub source: Source,
+    /// What a pool of the driver's own keeps and gives out again, for [`Source::DriverPool`]. Default: as the driver makes it.
+    pub driver_pool: PoolOptions,
+    /// Whether free memory is mapped to where it is wanted. Off, it stays where it is until a request would fail otherwise:
+    /// for comparison, and for programs that must not see memory at two addresses. Default on.
+    pub remap: bool,
     /// Bytes to take when the pool is made. Default 0.
     pub reserve: u64,
     /// The most that the pool holds idle, in bytes: what is above goes back to the driver once the device is done with it.
@@ -85,6 +93,8 @@ impl Default for Config {
             growth: 0,
             magazine: 64 << 20,
             source: Source::Auto,
+            driver_pool: PoolOptions::default(),
+            remap: true,
             reserve: 0,
             cache: None,
             release_after: None,
@@ -95,14 +105,19 @@ impl Default for Config {
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
-pub const KEYS: [(&str, &str); 9] = [
+pub const KEYS: [(&str, &str); 14] = [
     (
         "limit",
         "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
     ),
     ("growth", "bytes as 20MiB, or 0 to let the pool choose"),
     ("magazine", "bytes as 64MiB, or 0 for none"),
-    ("source", "auto, virtual_memory or slabs"),
+    ("source", "auto, virtual_memory, slabs or driver_pool"),
+    ("remap", "on or off"),
+    ("release_threshold", "bytes as 64MiB"),
+    ("reuse_event_dependencies", "on or off"),
+    ("reuse_opportunistic", "on or off"),
+    ("reuse_internal_dependencies", "on or off"),
     ("reserve", "bytes as 4GiB"),
     ("cache", "bytes as 1GiB, or none"),
     ("release_after", "seconds as 30 or 0.5, or none"),
@@ -160,6 +175,19 @@ impl Config {
             "growth" => self.growth = bytes::parse(value).ok_or_else(refuse)?,
             "magazine" => self.magazine = bytes::parse(value).ok_or_else(refuse)?,
             "reserve" => self.reserve = bytes::parse(value).ok_or_else(refuse)?,
+            "remap" => self.remap = parse_switch(value).ok_or_else(refuse)?,
+            "release_threshold" => {
+                self.driver_pool.release_threshold = bytes::parse(value).ok_or_else(refuse)?;
+            }
+            "reuse_event_dependencies" => {
+                self.driver_pool.follow_event_dependencies = parse_switch(value).ok_or_else(refuse)?;
+            }
+            "reuse_opportunistic" => {
+                self.driver_pool.allow_opportunistic = parse_switch(value).ok_or_else(refuse)?;
+            }
+            "reuse_internal_dependencies" => {
+                self.driver_pool.allow_internal_dependencies = parse_switch(value).ok_or_else(refuse)?;
+            }
             "cache" => self.cache = parse_optional(value, bytes::parse).ok_or_else(refuse)?,
             "release_after" => self.release_after = parse_optional(value, parse_seconds).ok_or_else(refuse)?,
             "headroom" => self.headroom = parse_limit(value).ok_or_else(refuse)?,
@@ -169,6 +197,7 @@ impl Config {
                     "auto" => Source::Auto,
                     "virtual_memory" => Source::VirtualMemory,
                     "slabs" => Source::Slabs,
+                    "driver_pool" => Source::DriverPool,
                     _ => return Err(refuse()),
                 }
             }
@@ -183,6 +212,14 @@ fn parse_optional<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> Optio
     match text {
         "none" => Some(None),
         text => parse(text).map(Some),
+    }
+}
+
+fn parse_switch(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
     }
 }
 
@@ -244,6 +281,22 @@ mod tests {
         for bad in ["-1", "inf", "nan", "", "1s", "1e400"] {
             assert!(Config::parse(&format!("wait:{bad}")).is_err(), "{bad:?} was taken");
         }
+    }
+
+    #[test]
+    fn the_drivers_pool_has_its_settings() {
+        let text = "source:driver_pool,release_threshold:64MiB,reuse_event_dependencies:off,reuse_opportunistic:on,\
+                    reuse_internal_dependencies:off,remap:off";
+        let config = Config::parse(text).expect("good");
+        assert_eq!((config.source, config.remap), (Source::DriverPool, false));
+        let expected = PoolOptions {
+            release_threshold: 64 << 20,
+            follow_event_dependencies: false,
+            allow_opportunistic: true,
+            allow_internal_dependencies: false,
+        };
+        assert_eq!(config.driver_pool, expected);
+        assert!(Config::parse("remap:yes").is_err());
     }
 
     #[test]

@@ -180,8 +180,27 @@ fn any_call_may_fail_with_slabs() {
 #[test]
 fn any_call_may_fail_while_idle_memory_goes_back() {
     for source in ["virtual_memory", "slabs"] {
-        fail_in_every_way(&format!("source:{source},cache:4MiB,release_after:0,headroom:2MiB,wait:0.001"));
+        let settings = format!("source:{source},cache:4MiB,release_after:0,headroom:2MiB,wait:0.001");
+        fail_each(&settings, Code::UNKNOWN, 1);
     }
+}
+
+#[test]
+fn any_call_may_fail_with_a_pool_of_the_drivers_own() {
+    fail_in_every_way("source:driver_pool");
+}
+
+#[test]
+fn a_pool_of_the_drivers_own_is_made_whole_or_not_at_all() {
+    let sim = sim();
+    for call in [Call::StreamCreate, Call::MemPoolCreate, Call::MemPoolSetAttribute] {
+        sim.fail(Fault::nth(call, 1, Code::UNKNOWN));
+        let config = Config::parse("source:driver_pool").expect("good settings");
+        assert!(matches!(Pool::new(sim.clone(), config), Err(Error::Driver(error)) if error.call == call.name()));
+    }
+    let counts = sim.counts();
+    assert_eq!(counts.get(Call::StreamCreate) - 1, counts.get(Call::StreamDestroy));
+    assert_eq!(counts.get(Call::MemPoolCreate) - 1, counts.get(Call::MemPoolDestroy));
 }
 
 fn sim() -> Sim {

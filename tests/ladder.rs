@@ -31,7 +31,10 @@ fn kept_stream(sim: &Sim, pool: &Pool<Sim>) -> Stream {
 
 fn step(pool: &Pool<Sim>, name: &str) -> StepTotal {
     let steps = pool.stats().steps;
-    *steps.iter().find(|step| step.name == name).expect("a step of this name")
+    *steps
+        .iter()
+        .find(|step| step.name == name)
+        .expect("a step of this name")
 }
 
 fn sound(sim: &Sim, pool: &Pool<Sim>) {
@@ -58,10 +61,18 @@ fn a_stream_waits_for_another_before_the_host_waits_for_anything() {
     sim.reset_counts();
     let again = pool.alloc(40 * MIB, LEGACY).expect("the pending block is enough");
     assert_eq!((again, sim.now_ns()), (block, 0), "the host waits for nothing");
-    assert_eq!(sim.counts().get(Call::StreamWaitEvent), 1, "only for the block that is enough");
-    assert_eq!(sim.counts().get(Call::EventSynchronize) + sim.counts().get(Call::CtxSynchronize), 0);
+    assert_eq!(
+        sim.counts().get(Call::StreamWaitEvent),
+        1,
+        "only for the block that is enough"
+    );
+    assert_eq!(
+        sim.counts().get(Call::EventSynchronize) + sim.counts().get(Call::CtxSynchronize),
+        0
+    );
     assert_eq!(pool.stats().pending_blocks, 1);
-    sim.check_handout(again, 40 * MIB, LEGACY).expect("the wait orders the streams");
+    sim.check_handout(again, 40 * MIB, LEGACY)
+        .expect("the wait orders the streams");
     let step = step(&pool, "waits between streams");
     assert_eq!((step.count, step.sufficed, step.timed_out), (1, 1, 0));
     assert_ne!(again, small);
@@ -76,7 +87,11 @@ fn blocks_that_are_enough_only_together_are_all_waited_for() {
         pending(&sim, &pool, 15 * MIB, LEGACY, sides[side]);
     }
     let whole = pool.alloc(60 * MIB, LEGACY).expect("together they are enough");
-    assert_eq!((sim.now_ns(), sim.counts().get(Call::StreamWaitEvent)), (0, 2), "one wait a stream");
+    assert_eq!(
+        (sim.now_ns(), sim.counts().get(Call::StreamWaitEvent)),
+        (0, 2),
+        "one wait a stream"
+    );
     sim.check_handout(whole, 60 * MIB, LEGACY).expect("in order");
     sound(&sim, &pool);
 }
@@ -103,9 +118,17 @@ fn every_wait_ends_and_the_error_says_so() {
     pool.record_stream(block, side).expect("live");
     pool.free(block).expect("live");
     let failed = pool.alloc(40 * MIB, LEGACY).expect_err("it may be held for ever");
-    assert!(sim.now_ns() <= SECOND, "half a second for the block, and for the device");
-    let Error::OutOfMemory(numbers) = failed else { panic!("{failed}") };
-    let vain = numbers.steps.iter().filter(|step| step.name.contains("time that a step may wait"));
+    assert!(
+        sim.now_ns() <= SECOND,
+        "half a second for the block, and for the device"
+    );
+    let Error::OutOfMemory(numbers) = failed else {
+        panic!("{failed}")
+    };
+    let vain = numbers
+        .steps
+        .iter()
+        .filter(|step| step.name.contains("time that a step may wait"));
     assert_eq!(vain.count(), 2, "{numbers}");
     assert_eq!(step(&pool, "waited for other streams").timed_out, 1);
     assert_eq!(step(&pool, "waited for the device").timed_out, 1);
@@ -152,11 +175,17 @@ fn callbacks_free_blocks_before_the_host_waits() {
     assert_eq!(asked.load(Ordering::Relaxed), 50 * MIB);
     let step = step(&pool, "callbacks");
     assert_eq!((step.count, step.sufficed), (1, 1));
-    assert!(matches!(pool.alloc(50 * MIB, LEGACY), Err(Error::OutOfMemory(numbers)) if numbers.steps.iter().any(|step| step.name == "callbacks")));
+    assert!(
+        matches!(pool.alloc(50 * MIB, LEGACY), Err(Error::OutOfMemory(numbers)) if numbers.steps.iter().any(|step| step.name == "callbacks"))
+    );
     assert_eq!(asked.load(Ordering::Relaxed), 100 * MIB);
     assert!(pool.remove_callback(id) && !pool.remove_callback(id));
     assert!(pool.alloc(50 * MIB, LEGACY).is_err());
-    assert_eq!(asked.load(Ordering::Relaxed), 100 * MIB, "a removed callback is not asked");
+    assert_eq!(
+        asked.load(Ordering::Relaxed),
+        100 * MIB,
+        "a removed callback is not asked"
+    );
     pool.free(again).expect("live");
     sound(&sim, &pool);
 }

@@ -31,7 +31,10 @@ fn reserved(pool: &Pool<Sim>) -> u64 {
 
 /// Blocks of these sizes, allocated one after the other.
 fn blocks(pool: &Pool<Sim>, sizes: &[u64]) -> Vec<u64> {
-    sizes.iter().map(|&bytes| pool.alloc(bytes, LEGACY).expect("room")).collect()
+    sizes
+        .iter()
+        .map(|&bytes| pool.alloc(bytes, LEGACY).expect("room"))
+        .collect()
 }
 
 fn free(pool: &Pool<Sim>, blocks: Vec<u64>) {
@@ -83,7 +86,11 @@ fn a_lower_limit_and_a_trim_shrink_the_pool_around_live_blocks() {
         pool.set_limit(Some(120 * MIB));
         assert!(reserved(&pool) >= 240 * MIB, "nothing is given back by itself");
         pool.trim(120 * MIB).expect("nothing works");
-        assert!((90 * MIB..=120 * MIB).contains(&reserved(&pool)), "{source}: {}", reserved(&pool));
+        assert!(
+            (90 * MIB..=120 * MIB).contains(&reserved(&pool)),
+            "{source}: {}",
+            reserved(&pool)
+        );
         assert!(live.iter().all(|&(_, addr)| pool.block(addr).is_some()));
         let more = pool.alloc(30 * MIB, LEGACY).expect("there is room below the limit");
         assert!(matches!(pool.alloc(30 * MIB, LEGACY), Err(Error::OutOfMemory(_))));
@@ -99,7 +106,13 @@ fn what_is_reserved_serves_every_size_and_stream() {
     assert_eq!(reserved(&pool), 128 * MIB);
     let side = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
     sim.reset_counts();
-    for (bytes, stream, count) in [(1000, LEGACY, 100), (100_000, LEGACY, 20), (3 * MIB, side, 10), (10_000, side, 30), (50 * MIB, LEGACY, 1)] {
+    for (bytes, stream, count) in [
+        (1000, LEGACY, 100),
+        (100_000, LEGACY, 20),
+        (3 * MIB, side, 10),
+        (10_000, side, 30),
+        (50 * MIB, LEGACY, 1),
+    ] {
         for _ in 0..count {
             pool.alloc(bytes, stream).expect("room");
         }
@@ -114,7 +127,11 @@ fn reserved_slabs_serve_small_blocks_once_no_more_can_be_had() {
     let work = Work::new().takes(1000);
     sim.launch(LEGACY, work).expect("a launch");
     let held = blocks(&pool, &[1000; 2000]);
-    assert_eq!((reserved(&pool), sim.now_ns()), (64 * MIB, 0), "the device is not waited for");
+    assert_eq!(
+        (reserved(&pool), sim.now_ns()),
+        (64 * MIB, 0),
+        "the device is not waited for"
+    );
     free(&pool, held);
     let whole = pool.alloc(60 * MIB, LEGACY).expect("and large ones again");
     pool.free(whole).expect("live");
@@ -126,14 +143,19 @@ fn a_ceiling_bounds_what_is_idle() {
     let (sim, pool) = device(1 << 30, "cache:20MiB");
     let idle = |pool: &Pool<Sim>| pool.stats().cached_bytes;
     let held = blocks(&pool, &[2 * MIB; 60]);
-    sim.launch(LEGACY, Work::new().writes(held[0], 2 * MIB).takes(1000)).expect("a launch");
+    sim.launch(LEGACY, Work::new().writes(held[0], 2 * MIB).takes(1000))
+        .expect("a launch");
     free(&pool, held);
     // The device works on it: a request that no magazine has finds nothing to give back, and does not wait.
     let mut small = blocks(&pool, &[1000]);
     assert!(idle(&pool) > 100 * MIB && sim.now_ns() == 0);
     sim.advance(2000);
     small.extend(blocks(&pool, &[20_000, 40_000, 60_000]));
-    assert!((16 * MIB..=20 * MIB).contains(&idle(&pool)), "no more than it takes: {}", idle(&pool));
+    assert!(
+        (16 * MIB..=20 * MIB).contains(&idle(&pool)),
+        "no more than it takes: {}",
+        idle(&pool)
+    );
     sound(&sim, &pool);
     free(&pool, small);
 }
@@ -159,17 +181,28 @@ fn memory_that_was_idle_for_long_goes_back_and_what_is_reserved_stays() {
         let mut held = blocks(&pool, &[30 * MIB; 4]);
         let live = held.split_off(3);
         free(&pool, held);
-        assert_eq!(pool.release_idle().expect("nothing works"), 0, "{source}: not idle for so long");
+        assert_eq!(
+            pool.release_idle().expect("nothing works"),
+            0,
+            "{source}: not idle for so long"
+        );
         std::thread::sleep(Duration::from_millis(25));
         // Slabs that were taken ahead were never used.
         let given = pool.release_idle().expect("nothing works");
-        assert!(given == 90 * MIB || (source == "slabs" && given == 100 * MIB), "{source}: {given}");
+        assert!(
+            given == 90 * MIB || (source == "slabs" && given == 100 * MIB),
+            "{source}: {given}"
+        );
         assert!(pool.block(live[0]).is_some());
         free(&pool, live);
         pool.release_idle().expect("nothing works");
         std::thread::sleep(Duration::from_millis(25));
         pool.release_idle().expect("nothing works");
-        assert!((10 * MIB..=40 * MIB).contains(&reserved(&pool)), "{source}: {}", reserved(&pool));
+        assert!(
+            (10 * MIB..=40 * MIB).contains(&reserved(&pool)),
+            "{source}: {}",
+            reserved(&pool)
+        );
         sound(&sim, &pool);
     }
 }
@@ -216,4 +249,25 @@ fn without_settings_nothing_idle_is_released() {
     sim.reset_counts();
     assert_eq!(pool.release_idle().expect("nothing to do"), 0);
     assert_eq!(sim.counts().total(), 0);
+}
+
+#[test]
+fn without_remapping_free_memory_stays_where_it_is_until_there_is_no_more() {
+    for (remap, more) in [("on", 0), ("off", 20 * MIB)] {
+        let (sim, pool) = device(100 * MIB, &format!("remap:{remap}"));
+        let held = blocks(&pool, &[10 * MIB; 8]);
+        let (kept, holes): (Vec<_>, Vec<_>) = held.into_iter().enumerate().partition(|(place, _)| place % 2 == 1);
+        free(&pool, holes.into_iter().map(|(_, addr)| addr).collect());
+        let before = reserved(&pool);
+        let whole = pool.alloc(20 * MIB, LEGACY).expect("room");
+        assert_eq!(reserved(&pool) - before, more, "remap:{remap}");
+        let larger = pool
+            .alloc(30 * MIB, LEGACY)
+            .expect("what is free is enough, however it lies");
+        free(
+            &pool,
+            kept.into_iter().map(|(_, addr)| addr).chain([whole, larger]).collect(),
+        );
+        sound(&sim, &pool);
+    }
 }

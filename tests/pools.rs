@@ -84,6 +84,11 @@ mod slabs {
     contract!(OnDevice(Source::Slabs));
 }
 
+mod driver_pool {
+    use super::*;
+    contract!(OnDevice(Source::DriverPool));
+}
+
 mod pinned {
     use super::*;
     contract!(OnHost);

@@ -115,12 +115,17 @@ class Pool(BasePool):
         limit: _Amount | None = None,
         growth: _Amount | None = None,
         magazine: _Amount | None = None,
-        source: Literal["auto", "virtual_memory", "slabs"] | None = None,
+        source: Literal["auto", "virtual_memory", "slabs", "driver_pool"] | None = None,
         reserve: _Amount | None = None,
         cache: _Amount | None = None,
         release_after: float | str | None = None,
         headroom: _Amount | None = None,
         wait: float | str | None = None,
+        remap: bool | str | None = None,
+        release_threshold: _Amount | None = None,
+        reuse_event_dependencies: bool | str | None = None,
+        reuse_opportunistic: bool | str | None = None,
+        reuse_internal_dependencies: bool | str | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> Buffer: ...
 
@@ -134,12 +139,17 @@ class PinnedPool(BasePool):
         limit: _Amount | None = None,
         growth: _Amount | None = None,
         magazine: _Amount | None = None,
-        source: Literal["auto", "virtual_memory", "slabs"] | None = None,
+        source: Literal["auto", "virtual_memory", "slabs", "driver_pool"] | None = None,
         reserve: _Amount | None = None,
         cache: _Amount | None = None,
         release_after: float | str | None = None,
         headroom: _Amount | None = None,
         wait: float | str | None = None,
+        remap: bool | str | None = None,
+        release_threshold: _Amount | None = None,
+        reuse_event_dependencies: bool | str | None = None,
+        reuse_opportunistic: bool | str | None = None,
+        reuse_internal_dependencies: bool | str | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
 

@@ -45,6 +45,35 @@ pub struct Event(pub usize);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
+/// One of the driver's own stream-ordered pools (`CUmemoryPool`), owned by whoever made it until
+/// [`Driver::pool_destroy`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemoryPool(pub usize);
+
+/// What one of the driver's own pools keeps and gives out again. The default is the driver's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// How many bytes it keeps when the host waits for the device (`RELEASE_THRESHOLD`).
+    pub release_threshold: u64,
+    /// Whether memory goes to a stream that waits for an event after the free (`REUSE_FOLLOW_EVENT_DEPENDENCIES`).
+    pub follow_event_dependencies: bool,
+    /// Whether memory goes to any stream when the free has come to pass (`REUSE_ALLOW_OPPORTUNISTIC`).
+    pub allow_opportunistic: bool,
+    /// Whether the driver makes a stream wait for a free, to give it the memory (`REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+    pub allow_internal_dependencies: bool,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            release_threshold: 0,
+            follow_event_dependencies: true,
+            allow_opportunistic: true,
+            allow_internal_dependencies: true,
+        }
+    }
+}
+
 /// What does not change about a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
@@ -113,6 +142,23 @@ pub trait Driver: Send + Sync + 'static {
     /// Unmaps whole mappings (`cuMemUnmap`). Nothing on the device may still use them.
     fn unmap(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()>;
 
+    /// A pool of the driver's own, whose memory every device that can be a peer has access to (`cuMemPoolCreate`).
+    fn pool_create(&self, options: &PoolOptions) -> DriverResult<MemoryPool>;
+    /// Destroys a pool; its memory goes back once it is freed (`cuMemPoolDestroy`).
+    fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()>;
+    /// A slab from a pool, for work that the stream is given from now on (`cuMemAllocFromPoolAsync`). Illegal on a
+    /// capturing stream.
+    fn pool_alloc(&self, pool: MemoryPool, bytes: u64, stream: Stream) -> DriverResult<DevicePtr>;
+    /// Gives a slab back to its pool when the stream has done what it was given so far (`cuMemFreeAsync`). Illegal on a
+    /// capturing stream.
+    fn pool_free(&self, addr: DevicePtr, stream: Stream) -> DriverResult<()>;
+    /// Gives what a pool keeps above `keep` bytes back to the device (`cuMemPoolTrimTo`).
+    fn pool_trim(&self, pool: MemoryPool, keep: u64) -> DriverResult<()>;
+
+    /// A stream that waits for no other (`cuStreamCreate`), owned by the caller.
+    fn new_stream(&self) -> DriverResult<Stream>;
+    /// Destroys a stream; its work goes on (`cuStreamDestroy`).
+    fn drop_stream(&self, stream: Stream) -> DriverResult<()>;
     /// The identity of a live stream that is not a default one (`cuStreamGetId`).
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId>;
     /// Whether the stream is capturing (`cuStreamIsCapturing`).

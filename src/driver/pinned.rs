@@ -1,6 +1,8 @@
 //! Pinned host memory as a driver's memory: `Pool<Pinned<D>>` cuts and merges host buffers exactly as device memory.
 
-use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use super::{
+    DevicePtr, Driver, DriverError, DriverResult, Event, Handle, MemoryPool, PoolOptions, Properties, Stream, StreamId,
+};
 use std::time::Duration;
 
 /// The host as a stream: what it did is done. Host code writes a block as soon as it has it, so blocks are allocated on this
@@ -41,7 +43,7 @@ impl<D: Driver> Pinned<D> {
     }
 }
 
-/// The answer of every call that needs virtual memory management.
+/// The answer of every call that is about memory of another kind.
 fn unsupported<T>(call: &'static str) -> DriverResult<T> {
     Err(DriverError {
         call,
@@ -96,6 +98,34 @@ impl<D: Driver> Driver for Pinned<D> {
         unsupported("cuMemUnmap")
     }
 
+    fn pool_create(&self, _options: &PoolOptions) -> DriverResult<MemoryPool> {
+        unsupported("cuMemPoolCreate")
+    }
+
+    fn pool_destroy(&self, _pool: MemoryPool) -> DriverResult<()> {
+        unsupported("cuMemPoolDestroy")
+    }
+
+    fn pool_alloc(&self, _pool: MemoryPool, _bytes: u64, _stream: Stream) -> DriverResult<DevicePtr> {
+        unsupported("cuMemAllocFromPoolAsync")
+    }
+
+    fn pool_free(&self, _addr: DevicePtr, _stream: Stream) -> DriverResult<()> {
+        unsupported("cuMemFreeAsync")
+    }
+
+    fn pool_trim(&self, _pool: MemoryPool, _keep: u64) -> DriverResult<()> {
+        unsupported("cuMemPoolTrimTo")
+    }
+
+    fn new_stream(&self) -> DriverResult<Stream> {
+        self.driver.new_stream()
+    }
+
+    fn drop_stream(&self, stream: Stream) -> DriverResult<()> {
+        self.driver.drop_stream(stream)
+    }
+
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
         if stream == HOST {
             Ok(HOST_ID)
@@ -114,7 +144,8 @@ impl<D: Driver> Driver for Pinned<D> {
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if stream == HOST {
-            self.driver.event_synchronize(event, Duration::MAX).map(drop)
+            // The host does not get its memory in the order of streams.
+            unsupported("cuStreamWaitEvent")
         } else {
             self.driver.stream_wait(stream, event)
         }

@@ -26,7 +26,11 @@ pub(super) fn nearest(sizes: &[u64], least: u64, unit: u64) -> Vec<usize> {
         return chosen;
     }
     // One piece that is enough bounds the search: the smallest of them.
-    let enough = places.iter().map(|&place| units(place)).filter(|&piece| piece >= left).min();
+    let enough = places
+        .iter()
+        .map(|&place| units(place))
+        .filter(|&piece| piece >= left)
+        .min();
     let total: u64 = places.iter().map(|&place| units(place)).sum();
     let most = enough.unwrap_or(total).min(total) as usize;
     // The last piece of some way to make each sum, by its place in `places`.

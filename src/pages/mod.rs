@@ -5,9 +5,12 @@
 //! - `reserved` is at most the limit that was in force when it last grew.
 
 mod choice;
+mod driver_pool;
+
+pub(crate) use driver_pool::DriverPool;
 
 use crate::arena::Mapping;
-use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle, Properties};
+use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle, Properties, Stream};
 use crate::sync::lock;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -78,6 +81,8 @@ pub(crate) struct Pages {
     headroom: u64,
     /// The unit of memory, in bytes.
     granularity: u64,
+    /// Where slabs come from, unless they come from `cuMemAlloc`.
+    driver_pool: Option<DriverPool>,
     /// Handles created so far.
     created: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
@@ -85,7 +90,12 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    pub(crate) fn new(limit: Option<u64>, headroom: u64, properties: &Properties) -> Self {
+    pub(crate) fn new(
+        limit: Option<u64>,
+        headroom: u64,
+        properties: &Properties,
+        driver_pool: Option<DriverPool>,
+    ) -> Self {
         Self {
             reserved: AtomicU64::new(0),
             peak: AtomicU64::new(0),
@@ -93,6 +103,7 @@ impl Pages {
             capacity: properties.total_bytes,
             headroom,
             granularity: properties.granularity,
+            driver_pool,
             created: AtomicU64::new(0),
             spare: Mutex::default(),
         }
@@ -166,12 +177,7 @@ impl Pages {
 
     /// Counts `bytes` and takes them from the driver, unless that would pass the limit or take what is to stay free on the
     /// device. What the driver refuses was never held, so it does not count for the peak.
-    fn book<T>(
-        &self,
-        driver: &impl Driver,
-        bytes: u64,
-        take: impl FnOnce() -> DriverResult<T>,
-    ) -> Result<T, Refusal> {
+    fn book<T>(&self, driver: &impl Driver, bytes: u64, take: impl FnOnce() -> DriverResult<T>) -> Result<T, Refusal> {
         let limit = self.most();
         if self.reserved().saturating_add(bytes) <= limit && self.intrusion(driver, bytes)? > 0 {
             return Err(Refusal::Full);
@@ -189,16 +195,34 @@ impl Pages {
         self.reserved.fetch_sub(bytes, Relaxed);
     }
 
-    /// A slab from the driver.
-    pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64) -> Result<DevicePtr, Refusal> {
-        self.book(driver, bytes, || driver.alloc(bytes))
+    /// A slab from the driver, for work of `stream`, which is live now.
+    pub(crate) fn take_slab(&self, driver: &impl Driver, bytes: u64, stream: Stream) -> Result<DevicePtr, Refusal> {
+        self.book(driver, bytes, || match &self.driver_pool {
+            Some(pool) => pool.alloc(driver, bytes, stream),
+            None => driver.alloc(bytes),
+        })
     }
 
     /// Gives a slab back. Nothing on the device may still use it.
     pub(crate) fn give_slab(&self, driver: &impl Driver, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
-        driver.free(addr)?;
+        match &self.driver_pool {
+            Some(pool) => pool.free(driver, addr)?,
+            None => driver.free(addr)?,
+        }
         self.unbook(bytes);
         Ok(())
+    }
+
+    /// What a pool of the driver's own keeps of slabs that were given back goes back to the device.
+    pub(crate) fn trim_driver_pool(&self, driver: &impl Driver) -> DriverResult<()> {
+        self.driver_pool.as_ref().map_or(Ok(()), |pool| pool.trim(driver))
+    }
+
+    /// The pool is going away. Slabs that are still held stay.
+    pub(crate) fn destroy_driver_pool(&self, driver: &impl Driver) {
+        if let Some(pool) = &self.driver_pool {
+            pool.destroy(driver);
+        }
     }
 
     /// Maps `bytes` of memory at `addr`: what was lent first (it stays mapped where it is, too), then spare handles, then
@@ -322,10 +346,18 @@ impl Pages {
     /// Takes handles from the driver until `bytes` are reserved: single pages first, which small blocks need, and then such as
     /// cost less.
     pub(crate) fn take_ahead(&self, driver: &impl Driver, bytes: u64) -> Result<(), Refusal> {
+        // What can never be held is refused at once.
+        if bytes > self.most() {
+            return Err(Refusal::Full);
+        }
         let mut taken = 0;
         // Others may take memory meanwhile, so it is looked at once in each round.
         while let Some(missing @ 1..) = bytes.checked_sub(self.reserved()) {
-            let most = if taken < PAGES_AHEAD { self.granularity } else { USUAL_HANDLE };
+            let most = if taken < PAGES_AHEAD {
+                self.granularity
+            } else {
+                USUAL_HANDLE
+            };
             let size = missing.min(most).next_multiple_of(self.granularity);
             let handle = self.create(driver, size)?;
             self.put_spare(vec![(size, handle)]);
@@ -341,7 +373,10 @@ impl Pages {
         let spare = sizes.len();
         sizes.extend(parts);
         let chosen = self.nearest(&sizes, target);
-        chosen.into_iter().filter_map(|place| place.checked_sub(spare)).collect()
+        chosen
+            .into_iter()
+            .filter_map(|place| place.checked_sub(spare))
+            .collect()
     }
 
     /// Which of the pieces of these sizes to give back.

@@ -146,6 +146,7 @@ impl<D: Driver> Pool<D> {
         self.give_nearest(parts, target, true)?;
         self.give_addresses();
         self.pages.release_spare(&self.driver, target)?;
+        self.pages.trim_driver_pool(&self.driver)?;
         Ok(before.saturating_sub(self.pages.reserved()))
     }
 
@@ -217,6 +218,7 @@ impl<D: Driver> Pool<D> {
             let _ = self.pages.release_spare(&self.driver, Target::default());
             self.give_addresses();
         }
+        self.pages.destroy_driver_pool(&self.driver);
         let mut pending = lock(&self.pending);
         for arena in self.core.arenas.iter() {
             let events = std::mem::take(&mut lock(&arena.gate).events);

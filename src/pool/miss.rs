@@ -360,7 +360,7 @@ impl<D: Driver> Pool<D> {
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
     fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
         let granule = size_class::bytes(GRANULE);
-        let addr = self.pages.take_slab(&self.driver, bytes)?;
+        let addr = self.pages.take_slab(&self.driver, bytes, arena.stream)?;
         if addr.is_multiple_of(granule) || bytes - need >= granule {
             return Ok(Span { addr, bytes });
         }
@@ -371,7 +371,7 @@ impl<D: Driver> Pool<D> {
         }
         let bytes = bytes + granule;
         Ok(Span {
-            addr: self.pages.take_slab(&self.driver, bytes)?,
+            addr: self.pages.take_slab(&self.driver, bytes, arena.stream)?,
             bytes,
         })
     }

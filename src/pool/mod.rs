@@ -40,7 +40,7 @@ use crate::arena::{Arena, ArenaKey, StreamKey};
 use crate::config::{Config, Limit, Source};
 use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
-use crate::pages::Pages;
+use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
@@ -102,6 +102,14 @@ impl<D: Driver> Pool<D> {
         let properties = driver.properties();
         let virtual_memory = match config.source {
             Source::Slabs => false,
+            Source::DriverPool if properties.memory_pools => false,
+            Source::DriverPool => {
+                return Err(Error::Config(ConfigError {
+                    key: "source".to_owned(),
+                    value: "driver_pool".to_owned(),
+                    allowed: format!("auto or slabs: {} has no pools of the driver's own", properties.name),
+                }));
+            }
             Source::Auto => properties.virtual_memory,
             Source::VirtualMemory if properties.virtual_memory => true,
             Source::VirtualMemory => {
@@ -114,10 +122,14 @@ impl<D: Driver> Pool<D> {
         };
         let of_device = |limit: Limit| limit.bytes(properties.total_bytes);
         let headroom = config.headroom.map_or(0, of_device);
+        let driver_pool = match config.source {
+            Source::DriverPool => Some(DriverPool::new(&driver, &config.driver_pool)?),
+            _ => None,
+        };
         let pool = Self {
             core: Core::new(config.magazine),
             virtual_memory,
-            pages: Pages::new(config.limit.map(of_device), headroom, properties),
+            pages: Pages::new(config.limit.map(of_device), headroom, properties, driver_pool),
             uses: Uses::default(),
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),

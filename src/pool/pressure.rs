@@ -105,10 +105,16 @@ impl<D: Driver> Pool<D> {
                 self.core.take_magazines(None);
                 let slabs = self.take_idle(u64::MAX)?;
                 self.give_addresses();
-                let handles = self.pages.release_spare(&self.driver, Target::default()).unwrap_or_else(|_| {
+                let handles = self
+                    .pages
+                    .release_spare(&self.driver, Target::default())
+                    .unwrap_or_else(|_| {
+                        count(&self.core.events.driver_errors);
+                        0
+                    });
+                if self.pages.trim_driver_pool(&self.driver).is_err() {
                     count(&self.core.events.driver_errors);
-                    0
-                });
+                }
                 Some(Outcome::Freed(if self.virtual_memory { handles } else { slabs }))
             }
         })

@@ -33,7 +33,9 @@ impl<D: Driver> Pool<D> {
     /// Finds memory for a growth of `bytes` in a region of an arena: parts of its own that it may use at once, which are returned, and
     /// what other arenas can spare, whose handles are spare then.
     pub(super) fn gather(&self, arena: &Arena, kind: Kind, bytes: u64) -> Gathered {
-        self.tick(arena);
+        if self.config.remap {
+            self.tick(arena);
+        }
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
         let (spare, more) = self.pages.spare_for(bytes);
@@ -41,7 +43,7 @@ impl<D: Driver> Pool<D> {
             let lent = Vec::new();
             return Gathered { lent, more };
         }
-        let mut missing = bytes - spare;
+        let mut missing = if self.config.remap { bytes - spare } else { 0 };
         let mut lent = Vec::new();
         let mut larger = None;
         if arena.key.private.is_none() {

@@ -41,7 +41,10 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         host_bytes;
         steps
     });
-    let steps = steps.iter().map(|total| step(py, total)).collect::<PyResult<Vec<_>>>()?;
+    let steps = steps
+        .iter()
+        .map(|total| step(py, total))
+        .collect::<PyResult<Vec<_>>>()?;
     fields.set_item("steps", PyTuple::new(py, steps)?)?;
     class(py, "Stats")?.call((), Some(&fields))
 }

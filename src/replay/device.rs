@@ -109,7 +109,7 @@ impl ReplayDevice for Metered<Cuda> {
     const BACKEND: &'static str = "cuda";
 
     fn make_stream(&self) -> DriverResult<Stream> {
-        self.driver().make_stream()
+        self.driver().new_stream()
     }
 
     fn calls(&self) -> BTreeMap<&'static str, u64> {

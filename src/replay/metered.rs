@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::driver::sim::Call;
-use crate::driver::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use crate::driver::{
+    DevicePtr, Driver, DriverResult, Event, Handle, MemoryPool, PoolOptions, Properties, Stream, StreamId,
+};
 
 /// A driver whose calls are counted and timed by the wall clock.
 pub struct Metered<D> {
@@ -99,6 +101,13 @@ metered! {
     MemMap map(addr: DevicePtr, bytes: u64, handle: Handle) -> ();
     MemSetAccess set_access(addr: DevicePtr, bytes: u64) -> ();
     MemUnmap unmap(addr: DevicePtr, bytes: u64) -> ();
+    MemPoolCreate pool_create(options: &PoolOptions) -> MemoryPool;
+    MemPoolDestroy pool_destroy(pool: MemoryPool) -> ();
+    MemAllocFromPoolAsync pool_alloc(pool: MemoryPool, bytes: u64, stream: Stream) -> DevicePtr;
+    MemFreeAsync pool_free(addr: DevicePtr, stream: Stream) -> ();
+    MemPoolTrimTo pool_trim(pool: MemoryPool, keep: u64) -> ();
+    StreamCreate new_stream() -> Stream;
+    StreamDestroy drop_stream(stream: Stream) -> ();
     StreamGetId stream_id(stream: Stream) -> StreamId;
     StreamIsCapturing is_capturing(stream: Stream) -> bool;
     StreamWaitEvent stream_wait(stream: Stream, event: Event) -> ();

@@ -35,7 +35,7 @@ impl Kind for OnCuda {
         driver.synchronize(Duration::MAX).expect("nothing captures");
     }
     fn run<F: FnOnce()>(&self, test: F) {
-        with_driver(&Library::Simulated, &[], test);
+        with_driver(&Library::Simulated, &[("SIMCUDA_ATTRIBUTES", "115=1")], test);
     }
 }
 
@@ -47,4 +47,9 @@ mod virtual_memory {
 mod slabs {
     use super::*;
     contract!(OnCuda(Source::Slabs));
+}
+
+mod driver_pool {
+    use super::*;
+    contract!(OnCuda(Source::DriverPool));
 }

@@ -62,6 +62,26 @@ def test_atexit_handlers_can_still_allocate(child):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1\n", "")
 
 
+def test_callbacks_are_not_for_requests_of_c(child):
+    ran = child(
+        "import ctypes, flagstone\n"
+        "from flagstone import _core\n"
+        "_core.configure('sim', 'limit:64MiB')\n"
+        "pool = _core.process_pool()\n"
+        "kept, asked = pool.alloc(50 << 20), []\n"
+        "pool.on_out_of_memory(asked.append)\n"
+        "for kind in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE):\n"  # without and with the interpreter lock
+        "    alloc = kind(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)(_core.c_functions()['alloc'])\n"
+        "    assert alloc(30 << 20, 0, None) is None\n"
+        "assert asked == []\n"
+        "try:\n"
+        "    pool.alloc(30 << 20)\n"
+        "except flagstone.OutOfMemoryError:\n"
+        "    print(asked)\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, f"[{30 << 20}]\n", "")
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_frees_nothing_and_cannot_allocate(child):
     ran = child(

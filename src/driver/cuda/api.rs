@@ -77,6 +77,7 @@ table! {
         "cuMemHostAlloc" cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
         "cuMemFreeHost" cuMemFreeHost(address: *mut c_void);
         "cuStreamCreate" cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+        "cuStreamDestroy_v2" cuStreamDestroy(stream: CUstream);
         "cuStreamIsCapturing" cuStreamIsCapturing(stream: CUstream, status: *mut u32);
         "cuStreamWaitEvent" cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
         "cuEventCreate" cuEventCreate(event: *mut CUevent, flags: c_uint);
@@ -106,6 +107,23 @@ table! {
             address: CUdeviceptr, bytes: usize, access: *const sys::CUmemAccessDesc, count: usize,
         );
         "cuMemUnmap" cuMemUnmap(address: CUdeviceptr, bytes: usize);
+    }
+}
+
+table! {
+    /// Stream-ordered pools (CUDA 11.2 and newer).
+    PoolApi {
+        "cuMemPoolCreate" cuMemPoolCreate(pool: *mut sys::CUmemoryPool, properties: *const sys::CUmemPoolProps);
+        "cuMemPoolDestroy" cuMemPoolDestroy(pool: sys::CUmemoryPool);
+        "cuMemPoolSetAttribute" cuMemPoolSetAttribute(pool: sys::CUmemoryPool, attribute: u32, value: *mut c_void);
+        "cuMemPoolSetAccess" cuMemPoolSetAccess(
+            pool: sys::CUmemoryPool, access: *const sys::CUmemAccessDesc, count: usize,
+        );
+        "cuMemPoolTrimTo" cuMemPoolTrimTo(pool: sys::CUmemoryPool, keep: usize);
+        "cuMemAllocFromPoolAsync" cuMemAllocFromPoolAsync(
+            address: *mut CUdeviceptr, bytes: usize, pool: sys::CUmemoryPool, stream: CUstream,
+        );
+        "cuMemFreeAsync" cuMemFreeAsync(address: CUdeviceptr, stream: CUstream);
     }
 }
 

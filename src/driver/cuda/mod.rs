@@ -8,6 +8,7 @@ mod api;
 mod context;
 mod device;
 mod pages;
+mod pools;
 mod probe;
 mod result;
 mod waits;
@@ -21,9 +22,10 @@ use self::api::Api;
 use self::context::Context;
 use self::device::Attribute;
 use self::pages::Pages;
+use self::pools::Pools;
 use self::probe::{Library, library};
 use self::waits::Waits;
-use super::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use super::{DevicePtr, Driver, DriverResult, Event, Handle, MemoryPool, PoolOptions, Properties, Stream, StreamId};
 use crate::error::{Error, Result, Unavailable};
 
 /// `CU_EVENT_DISABLE_TIMING`: events only order work, which is faster.
@@ -45,6 +47,7 @@ pub struct Cuda {
     context: Context,
     properties: Properties,
     pages: Option<Pages>,
+    pools: Option<Pools>,
     waits: Waits,
 }
 
@@ -74,6 +77,12 @@ impl Cuda {
         let context = Context::retain(api, device)?;
         let entered = context.enter_relaxed()?;
         let pages = Pages::new(library, device, ordinal)?;
+        let pools = match &library.pools {
+            Some(pools) if device::attribute(api, device, Attribute::MemoryPools)? => {
+                Some(Pools::new(library, pools, device, ordinal)?)
+            }
+            _ => None,
+        };
         drop(entered);
         let properties = Properties {
             ordinal,
@@ -81,27 +90,16 @@ impl Cuda {
             total_bytes: device::total_bytes(api, device)?,
             granularity: pages.as_ref().map_or(SLAB_GRANULARITY, Pages::granularity),
             virtual_memory: pages.is_some(),
-            memory_pools: device::attribute(api, device, Attribute::MemoryPools)?,
+            memory_pools: pools.is_some(),
         };
         Ok(Self {
             library,
             context,
             properties,
             pages,
+            pools,
             waits: Waits::default(),
         })
-    }
-
-    /// A new stream that does not wait for the legacy one. It lives as long as the device's primary context.
-    ///
-    /// # Errors
-    /// The driver call that failed.
-    pub fn make_stream(&self) -> DriverResult<Stream> {
-        let _entered = self.context.enter_relaxed()?;
-        let mut stream: CUstream = core::ptr::null_mut();
-        // SAFETY: the stream is written to a local.
-        unsafe { self.api().cuStreamCreate(&mut stream, STREAM_NON_BLOCKING)? };
-        Ok(Stream(stream as usize))
     }
 
     const fn api(&self) -> &'static Api {
@@ -115,6 +113,15 @@ impl Cuda {
         };
         let _entered = self.context.enter_relaxed()?;
         run(pages)
+    }
+
+    /// Runs a call of the driver's own pools, or says that there are none.
+    fn in_pools<T>(&self, call: &'static str, run: impl FnOnce(&Pools) -> DriverResult<T>) -> DriverResult<T> {
+        let Some(pools) = &self.pools else {
+            return Err(result::error(call, result::NOT_SUPPORTED));
+        };
+        let _entered = self.context.enter_relaxed()?;
+        run(pools)
     }
 }
 
@@ -171,6 +178,40 @@ impl Driver for Cuda {
 
     fn unmap(&self, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
         self.in_pages("cuMemUnmap", |pages| pages.unmap(addr, bytes))
+    }
+
+    fn pool_create(&self, options: &PoolOptions) -> DriverResult<MemoryPool> {
+        self.in_pools("cuMemPoolCreate", |pools| pools.create(options))
+    }
+
+    fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()> {
+        self.in_pools("cuMemPoolDestroy", |pools| pools.destroy(pool))
+    }
+
+    fn pool_alloc(&self, pool: MemoryPool, bytes: u64, stream: Stream) -> DriverResult<DevicePtr> {
+        self.in_pools("cuMemAllocFromPoolAsync", |pools| pools.alloc(pool, bytes, stream))
+    }
+
+    fn pool_free(&self, addr: DevicePtr, stream: Stream) -> DriverResult<()> {
+        self.in_pools("cuMemFreeAsync", |pools| pools.free(addr, stream))
+    }
+
+    fn pool_trim(&self, pool: MemoryPool, keep: u64) -> DriverResult<()> {
+        self.in_pools("cuMemPoolTrimTo", |pools| pools.trim(pool, keep))
+    }
+
+    fn new_stream(&self) -> DriverResult<Stream> {
+        let _entered = self.context.enter_relaxed()?;
+        let mut stream: CUstream = core::ptr::null_mut();
+        // SAFETY: the stream is written to a local.
+        unsafe { self.api().cuStreamCreate(&mut stream, STREAM_NON_BLOCKING)? };
+        Ok(Stream(stream as usize))
+    }
+
+    fn drop_stream(&self, stream: Stream) -> DriverResult<()> {
+        let _entered = self.context.enter_relaxed()?;
+        // SAFETY: the caller passes a live stream and forgets it.
+        unsafe { self.api().cuStreamDestroy(stream.0 as CUstream) }
     }
 
     /// Before CUDA 12.0 the driver has no identities, and the handle stands in: there a stream that was destroyed and

@@ -148,7 +148,7 @@ impl Pages {
 }
 
 /// Access for the device and for every device that can be its peer.
-fn access(library: &Library, device: CUdevice, ordinal: c_int) -> DriverResult<Vec<CUmemAccessDesc>> {
+pub(super) fn access(library: &Library, device: CUdevice, ordinal: c_int) -> DriverResult<Vec<CUmemAccessDesc>> {
     let mut access = vec![read_write(ordinal)];
     for peer in (0..library.devices).filter(|&peer| peer != ordinal) {
         let mut can = 0;
@@ -172,7 +172,7 @@ const fn read_write(ordinal: c_int) -> CUmemAccessDesc {
     }
 }
 
-const fn location(ordinal: c_int) -> CUmemLocation {
+pub(super) const fn location(ordinal: c_int) -> CUmemLocation {
     CUmemLocation {
         type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
         id: ordinal,

@@ -30,7 +30,12 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    pub(super) fn new(library: &Library, api: &'static PoolApi, device: CUdevice, ordinal: c_int) -> DriverResult<Self> {
+    pub(super) fn new(
+        library: &Library,
+        api: &'static PoolApi,
+        device: CUdevice,
+        ordinal: c_int,
+    ) -> DriverResult<Self> {
         let mut peers = access(library, device, ordinal)?;
         peers.retain(|peer| peer.location.id != ordinal);
         Ok(Self { api, ordinal, peers })
@@ -60,19 +65,28 @@ impl Pools {
         let switches = [
             (Attribute::FollowEventDependencies, options.follow_event_dependencies),
             (Attribute::AllowOpportunistic, options.allow_opportunistic),
-            (Attribute::AllowInternalDependencies, options.allow_internal_dependencies),
+            (
+                Attribute::AllowInternalDependencies,
+                options.allow_internal_dependencies,
+            ),
         ];
         for (attribute, on) in switches {
             let mut value = c_int::from(on);
             let value: *mut c_int = &mut value;
             // SAFETY: the pool is live, and these attributes are an int.
-            unsafe { self.api.cuMemPoolSetAttribute(pool, attribute as u32, value.cast::<c_void>())? };
+            unsafe {
+                self.api
+                    .cuMemPoolSetAttribute(pool, attribute as u32, value.cast::<c_void>())?
+            };
         }
         let mut threshold = options.release_threshold;
         let value: *mut u64 = &mut threshold;
         let attribute = Attribute::ReleaseThreshold as u32;
         // SAFETY: the pool is live, and this attribute is a 64-bit number.
-        unsafe { self.api.cuMemPoolSetAttribute(pool, attribute, value.cast::<c_void>())? };
+        unsafe {
+            self.api
+                .cuMemPoolSetAttribute(pool, attribute, value.cast::<c_void>())?
+        };
         if self.peers.is_empty() {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys;
 
-use super::api::{Api, PageApi, StreamIdApi};
+use super::api::{Api, PageApi, PoolApi, StreamIdApi};
 use super::result::NO_DEVICE;
 use crate::driver::DriverError;
 use crate::error::Unavailable;
@@ -16,6 +16,8 @@ pub(super) struct Library {
     pub(super) api: Api,
     /// Virtual memory management, where the driver has it.
     pub(super) pages: Option<PageApi>,
+    /// Stream-ordered pools, where the driver has them.
+    pub(super) pools: Option<PoolApi>,
     /// The identity of streams, where the driver has it.
     pub(super) stream_ids: Option<StreamIdApi>,
     /// How many devices there are, at least 1.
@@ -34,7 +36,10 @@ fn load() -> Result<Library, Unavailable> {
         return Err(Unavailable::NoLibrary);
     }
     // SAFETY: the library is there, and a library of this name keeps the driver's signatures.
-    let (api, pages, stream_ids) = unsafe { (Api::load(), PageApi::load().ok(), StreamIdApi::load().ok()) };
+    let (api, pages, pools, stream_ids) = unsafe {
+        let (pages, pools) = (PageApi::load().ok(), PoolApi::load().ok());
+        (Api::load(), pages, pools, StreamIdApi::load().ok())
+    };
     let api = api.map_err(|name| Unavailable::MissingSymbol { name })?;
     let devices = start(&api).map_err(|error| match error.code {
         NO_DEVICE => Unavailable::NoDevice,
@@ -44,6 +49,7 @@ fn load() -> Result<Library, Unavailable> {
         1.. => Ok(Library {
             api,
             pages,
+            pools,
             stream_ids,
             devices,
         }),

@@ -45,7 +45,11 @@ impl Waits {
             // Where nobody listens any more there is nobody to tell.
             let _ = sender.send(result);
         };
-        if thread::Builder::new().name("flagstone-wait".to_owned()).spawn(body).is_err() {
+        if thread::Builder::new()
+            .name("flagstone-wait".to_owned())
+            .spawn(body)
+            .is_err()
+        {
             self.threads.fetch_sub(1, Relaxed);
             return Err(result::error(call, OPERATING_SYSTEM));
         }

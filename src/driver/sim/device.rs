@@ -11,6 +11,7 @@ use super::events::Events;
 use super::faults::Faults;
 use super::host::HostMemory;
 use super::mappings::Mappings;
+use super::memory_pools::MemoryPools;
 use super::order::Clock;
 use super::physical::Physical;
 use super::streams::Streams;
@@ -37,6 +38,7 @@ pub(super) struct State {
     pub allocations: Allocations,
     pub mappings: Mappings,
     pub host: HostMemory,
+    pub memory_pools: MemoryPools,
     pub streams: Streams,
     pub events: Events,
     pub captures: Captures,
@@ -69,6 +71,7 @@ impl Device {
             allocations: Allocations::new(options.granularity),
             mappings: Mappings::new(options.granularity),
             host: HostMemory::new(options.host_capacity),
+            memory_pools: MemoryPools::default(),
             streams: Streams::new(),
             events: Events::default(),
             captures: Captures::default(),

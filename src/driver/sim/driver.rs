@@ -4,9 +4,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::driver::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use crate::driver::{
+    DevicePtr, Driver, DriverResult, Event, Handle, MemoryPool, PoolOptions, Properties, Stream, StreamId,
+};
 
-use super::{Call, CaptureMode, CaptureStatus, CuResult, Device, Options, exchange_capture_mode};
+use super::{Call, CaptureMode, CaptureStatus, CuResult, Device, Options, StreamKind, exchange_capture_mode};
 
 /// A simulated device as a [`Driver`]. Clones share the device, whose own methods can be called on it:
 ///
@@ -128,6 +130,43 @@ impl Driver for Sim {
         named(Call::MemUnmap, self.0.mem_unmap(addr, bytes))
     }
 
+    fn pool_create(&self, options: &PoolOptions) -> DriverResult<MemoryPool> {
+        let pool = named(Call::MemPoolCreate, self.0.mem_pool_create())?;
+        match self.0.mem_pool_set(pool, |set| *set = *options) {
+            Ok(()) => Ok(pool),
+            Err(code) => {
+                // One that cannot be destroyed either has no memory.
+                let _ = self.0.mem_pool_destroy(pool);
+                named(Call::MemPoolSetAttribute, Err(code))
+            }
+        }
+    }
+
+    fn pool_destroy(&self, pool: MemoryPool) -> DriverResult<()> {
+        named(Call::MemPoolDestroy, self.0.mem_pool_destroy(pool))
+    }
+
+    fn pool_alloc(&self, pool: MemoryPool, bytes: u64, stream: Stream) -> DriverResult<DevicePtr> {
+        let call = Call::MemAllocFromPoolAsync;
+        named(call, self.0.mem_alloc_from_pool_async(bytes, pool, stream))
+    }
+
+    fn pool_free(&self, addr: DevicePtr, stream: Stream) -> DriverResult<()> {
+        named(Call::MemFreeAsync, self.0.mem_free_async(addr, stream))
+    }
+
+    fn pool_trim(&self, pool: MemoryPool, keep: u64) -> DriverResult<()> {
+        named(Call::MemPoolTrimTo, self.0.mem_pool_trim_to(pool, keep))
+    }
+
+    fn new_stream(&self) -> DriverResult<Stream> {
+        named(Call::StreamCreate, self.0.stream_create(StreamKind::NonBlocking))
+    }
+
+    fn drop_stream(&self, stream: Stream) -> DriverResult<()> {
+        named(Call::StreamDestroy, self.0.stream_destroy(stream))
+    }
+
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
         named(Call::StreamGetId, self.0.stream_get_id(stream))
     }
@@ -155,7 +194,9 @@ impl Driver for Sim {
 
     /// The bound is in nanoseconds of the device's clock, as the wait.
     fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
-        relaxed(Call::EventSynchronize, || self.0.event_synchronize_within(event, nanoseconds(most)))
+        relaxed(Call::EventSynchronize, || {
+            self.0.event_synchronize_within(event, nanoseconds(most))
+        })
     }
 
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
@@ -164,7 +205,9 @@ impl Driver for Sim {
 
     /// The bound is in nanoseconds of the device's clock, as the wait.
     fn synchronize(&self, most: Duration) -> DriverResult<bool> {
-        relaxed(Call::CtxSynchronize, || self.0.ctx_synchronize_within(nanoseconds(most)))
+        relaxed(Call::CtxSynchronize, || {
+            self.0.ctx_synchronize_within(nanoseconds(most))
+        })
     }
 
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {

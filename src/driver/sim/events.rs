@@ -185,7 +185,11 @@ impl Device {
         let call = Call::CtxSynchronize;
         self.call(call, 0, |state| {
             state.refuse_captures(call)?;
-            state.wait_for_all_within(call, ns)
+            let done = state.wait_for_all_within(call, ns)?;
+            if done {
+                state.shrink_pools()?;
+            }
+            Ok(done)
         })
     }
 

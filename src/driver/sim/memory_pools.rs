@@ -141,7 +141,11 @@ impl Device {
                 return Ok(());
             };
             owner.freed.push(freed);
-            if owner.closed { state.shrink_pool(pool, 0) } else { Ok(()) }
+            if owner.closed {
+                state.shrink_pool(pool, 0)
+            } else {
+                Ok(())
+            }
         })
     }
 
@@ -188,7 +192,9 @@ impl State {
     /// The host has waited: pools give back what they keep above their thresholds.
     pub fn shrink_pools(&mut self) -> CuResult {
         let all = self.memory_pools.all.iter();
-        let thresholds: Vec<(usize, u64)> = all.map(|(&pool, known)| (pool, known.options.release_threshold)).collect();
+        let thresholds: Vec<(usize, u64)> = all
+            .map(|(&pool, known)| (pool, known.options.release_threshold))
+            .collect();
         for (pool, threshold) in thresholds {
             self.shrink_pool(pool, threshold)?;
         }
@@ -277,7 +283,9 @@ mod tests {
         let pool = device.mem_pool_create().expect("a pool");
         device.mem_pool_set(pool, |set| *set = options).expect("a pool");
         let streams = [(); 2].map(|()| device.stream_create(StreamKind::NonBlocking).expect("a stream"));
-        let addr = device.mem_alloc_from_pool_async(8 * MIB, pool, streams[0]).expect("memory");
+        let addr = device
+            .mem_alloc_from_pool_async(8 * MIB, pool, streams[0])
+            .expect("memory");
         let work = Work::new().writes(addr, 8 * MIB).takes(100);
         device.launch(streams[0], work).expect("a launch");
         device.mem_free_async(addr, streams[0]).expect("live");
@@ -316,7 +324,9 @@ mod tests {
             ..NONE
         });
         assert_eq!(device.mem_alloc_from_pool_async(8 * MIB, pool, other), Ok(addr));
-        device.check_handout(addr, 8 * MIB, other).expect("the stream was made to wait");
+        device
+            .check_handout(addr, 8 * MIB, other)
+            .expect("the stream was made to wait");
         assert_eq!(device.violations(), []);
     }
 
@@ -327,16 +337,32 @@ mod tests {
             ..NONE
         });
         assert_eq!(device.mem_pool_trim_to(pool, 0), Ok(()));
-        assert_eq!(device.mem_pool_reserved(pool), Ok(8 * MIB), "the free has not come to pass");
+        assert_eq!(
+            device.mem_pool_reserved(pool),
+            Ok(8 * MIB),
+            "the free has not come to pass"
+        );
         device.ctx_synchronize().expect("done");
-        assert_eq!(device.mem_pool_reserved(pool), Ok(8 * MIB), "no more than the threshold");
+        assert_eq!(
+            device.mem_pool_reserved(pool),
+            Ok(8 * MIB),
+            "no more than the threshold"
+        );
         device.mem_pool_trim_to(pool, 0).expect("a pool");
-        assert_eq!((device.mem_pool_reserved(pool), device.usage().physical_bytes), (Ok(0), 0));
+        assert_eq!(
+            (device.mem_pool_reserved(pool), device.usage().physical_bytes),
+            (Ok(0), 0)
+        );
         let whole = device.mem_alloc_from_pool_async(64 * MIB, pool, own).expect("memory");
         device.mem_free_async(whole, own).expect("live");
-        let part = device.mem_alloc_from_pool_async(40 * MIB, pool, own).expect("what is kept makes room");
+        let part = device
+            .mem_alloc_from_pool_async(40 * MIB, pool, own)
+            .expect("what is kept makes room");
         device.mem_pool_destroy(pool).expect("a pool");
-        assert_eq!(device.mem_alloc_from_pool_async(MIB, pool, own), Err(Code::INVALID_VALUE));
+        assert_eq!(
+            device.mem_alloc_from_pool_async(MIB, pool, own),
+            Err(Code::INVALID_VALUE)
+        );
         device.mem_free_async(part, own).expect("live");
         assert_eq!(device.mem_free_async(part, own), Err(Code::INVALID_VALUE));
         assert_eq!(device.usage().physical_bytes, 0);

@@ -44,6 +44,7 @@ mod host_map;
 mod legacy;
 mod mappings;
 mod memory;
+mod memory_pools;
 mod options;
 mod order;
 mod physical;

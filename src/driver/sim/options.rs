@@ -21,7 +21,7 @@ pub struct Options {
     pub granularity: u64,
     /// Whether virtual memory management works.
     pub virtual_memory: bool,
-    /// Whether the device says that it has the driver's stream-ordered pools. They are not simulated.
+    /// Whether the driver's stream-ordered pools work.
     pub memory_pools: bool,
     /// Whether memory has bytes, readable and writable by the host at the device's addresses. Without, addresses cost
     /// nothing, so that a recording of a large device can be replayed on a small machine.
@@ -44,7 +44,7 @@ impl Default for Options {
             capacity: 16 << 30,
             granularity: 2 << 20,
             virtual_memory: true,
-            memory_pools: false,
+            memory_pools: true,
             backed: true,
             lag_ns: 0,
             prices: Prices::default(),

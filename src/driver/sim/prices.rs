@@ -93,6 +93,12 @@ const fn price(call: Call) -> Price {
             base_ns: 50_000,
             per_mib_ns: 12_800,
         },
+        // Estimates: no figures found. As a stream, whose bookkeeping is of the same kind.
+        Call::MemPoolCreate | Call::MemPoolDestroy | Call::MemPoolSetAttribute => each(20_000),
+        // As cuMemFree, for what it gives back.
+        Call::MemPoolTrimTo => each(46_000),
+        // A block that the pool keeps costs about 1 us; one that it takes from the device costs what cuMemAlloc does, beside.
+        Call::MemAllocFromPoolAsync | Call::MemFreeAsync => each(1_000),
         // Estimates, uncontended. With many threads records have been seen at 23 us (cms-patatrack/
         // pixeltrack-standalone#218) and 114 us (rapidsai/rmm#448).
         Call::EventRecord => each(1_500),

@@ -6,6 +6,7 @@ mod event;
 mod host;
 mod init;
 mod memory;
+mod pools;
 mod stream;
 mod unsupported;
 mod vmm;
