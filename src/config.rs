@@ -64,6 +64,10 @@ pub struct Config {
     pub source: Source,
     /// Bytes to take when the pool is made. Default 0.
     pub reserve: u64,
+    /// Whether a stream that needs more memory may be made to wait, on the device, for another stream whose free memory it takes,
+    /// before memory is taken from the driver. Default true, as is the policy of that kind of the driver's own pools
+    /// (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+    pub dependencies: bool,
 }
 
 impl Default for Config {
@@ -74,12 +78,13 @@ impl Default for Config {
             magazine: 64 << 20,
             source: Source::Auto,
             reserve: 0,
+            dependencies: true,
         }
     }
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
-pub const KEYS: [(&str, &str); 5] = [
+pub const KEYS: [(&str, &str); 6] = [
     (
         "limit",
         "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
@@ -88,6 +93,7 @@ pub const KEYS: [(&str, &str); 5] = [
     ("magazine", "bytes as 64MiB, or 0 for none"),
     ("source", "auto, virtual_memory or slabs"),
     ("reserve", "bytes as 4GiB"),
+    ("dependencies", "on or off"),
 ];
 
 impl Config {
@@ -140,6 +146,13 @@ impl Config {
             "growth" => self.growth = bytes::parse(value).ok_or_else(refuse)?,
             "magazine" => self.magazine = bytes::parse(value).ok_or_else(refuse)?,
             "reserve" => self.reserve = bytes::parse(value).ok_or_else(refuse)?,
+            "dependencies" => {
+                self.dependencies = match value {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(refuse()),
+                }
+            }
             "source" => {
                 self.source = match value {
                     "auto" => Source::Auto,

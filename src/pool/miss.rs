@@ -175,6 +175,13 @@ impl<D: Driver> Pool<D> {
                 return Ok(index);
             }
         }
+        if self.claim_pending(arena, size_class::bytes(Kind::range_units(units))) {
+            let metadata = &self.core.metadata;
+            let index = arena.lock(metadata).take(metadata, units);
+            if index != 0 {
+                return Ok(index);
+            }
+        }
         match self.grow(arena, units) {
             Ok(index) => Ok(index),
             Err(Refusal::Full) => self.press(arena, units, bytes),
@@ -237,32 +244,28 @@ impl<D: Driver> Pool<D> {
             let Gathered { lent, more } = self.gather(arena, kind, growth.bytes);
             if more > 0 && !widened {
                 // Once more, and larger: what is free as a whole is used as a whole.
-                let mut inner = arena.lock(metadata);
-                inner.settle_lent(metadata, lent, |_| false);
-                inner.region(kind).roll_back(&metadata.blocks, growth, &[]);
+                self.settle(lent, |_| false);
+                arena.lock(metadata).region(kind).roll_back(&metadata.blocks, growth, &[]);
                 (step, widened) = (Some(growth.bytes + more), true);
                 continue;
             }
             let handles: Vec<Mapping> = lent
                 .iter()
-                .flat_map(|(_, part)| part.mappings.iter().copied())
+                .flat_map(|lent| lent.part.mappings.iter().copied())
                 .collect();
             let seam = if self.pages.affords_seam() { seam } else { 0 };
             match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {
-                    let mut inner = arena.lock(metadata);
-                    inner.settle_lent(metadata, lent, |_| true);
-                    return match inner.commit(metadata, growth, &mappings, units) {
+                    self.settle(lent, |_| true);
+                    return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
                         // No records left for a slab: the memory is free now.
                         0 => Err(Refusal::Full),
                         index => Ok(index),
                     };
                 }
                 Err(Unmapped { refusal, stuck }) => {
-                    let mut inner = arena.lock(metadata);
-                    let is_stuck = |handle| stuck.iter().any(|mapping| mapping.handle == handle);
-                    inner.settle_lent(metadata, lent, is_stuck);
-                    inner.region(kind).roll_back(&metadata.blocks, growth, &stuck);
+                    self.settle(lent, |handle| stuck.iter().any(|mapping| mapping.handle == handle));
+                    arena.lock(metadata).region(kind).roll_back(&metadata.blocks, growth, &stuck);
                     // What the step adds to the need may be what was too much.
                     if step == Some(0) || matches!(refusal, Refusal::Failed(_)) {
                         return Err(refusal);

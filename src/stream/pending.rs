@@ -108,6 +108,50 @@ impl Pending {
             .collect()
     }
 
+    /// The blocks that `ours` accepts, those recorded first first, until they are `bytes` together, and the events that say when all
+    /// of their uses are over: the last of each stream, which the ones before it precede.
+    pub(crate) fn earliest(&self, bytes: u64, ours: impl Fn(u32) -> Option<u64>) -> (Vec<u32>, Vec<Event>) {
+        let mut found: HashMap<u32, ()> = HashMap::new();
+        let mut have = 0;
+        let longest = self.queues.values().map(VecDeque::len).max().unwrap_or(0);
+        for place in 0..longest {
+            for waiting in self.queues.values().filter_map(|queue| queue.get(place)) {
+                if have < bytes
+                    && !found.contains_key(&waiting.block)
+                    && let Some(size) = ours(waiting.block)
+                {
+                    found.insert(waiting.block, ());
+                    have += size;
+                }
+            }
+        }
+        let last = |queue: &VecDeque<Waiting>| {
+            let last = queue.iter().rev().find(|waiting| found.contains_key(&waiting.block));
+            last.map(|waiting| waiting.event)
+        };
+        let events = self.queues.values().filter_map(last).collect();
+        (found.into_keys().collect(), events)
+    }
+
+    /// Blocks whose uses somebody else waits for do not wait any more.
+    pub(crate) fn forget(&mut self, done: &[u32]) {
+        let spare = &mut self.spare;
+        for block in done {
+            self.left.remove(block);
+        }
+        let left = &self.left;
+        self.queues.retain(|_, queue| {
+            queue.retain(|waiting| {
+                let keep = left.contains_key(&waiting.block);
+                if !keep {
+                    spare.push(waiting.event);
+                }
+                keep
+            });
+            !queue.is_empty()
+        });
+    }
+
     /// Takes everything that waits, for a synchronisation of the context that begins now.
     pub(crate) fn take(&mut self) -> Self {
         let spare = std::mem::take(&mut self.spare);
