@@ -39,6 +39,20 @@ pub enum Source {
     Slabs,
 }
 
+/// When a stream that needs memory may be made to wait, on the device, for what other streams still do with memory that is free
+/// but for that. No host thread waits, and the streams' work no longer overlaps there. The driver's own pools do so before they
+/// grow (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dependencies {
+    /// Never: a request that would fail waits on the host instead.
+    Off,
+    /// Before a request fails.
+    #[default]
+    Pressure,
+    /// Before memory is taken from the driver: the least memory, and the most waiting.
+    Growth,
+}
+
 /// The settings of one pool. Every field has a default that is right for training on one device.
 ///
 /// ```
@@ -64,10 +78,8 @@ pub struct Config {
     pub source: Source,
     /// Bytes to take when the pool is made. Default 0.
     pub reserve: u64,
-    /// Whether a stream that needs more memory may be made to wait, on the device, for another stream whose free memory it takes,
-    /// before memory is taken from the driver. Default true, as is the policy of that kind of the driver's own pools
-    /// (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
-    pub dependencies: bool,
+    /// When streams may be made to wait for each other's memory. Default [`Dependencies::Pressure`].
+    pub dependencies: Dependencies,
 }
 
 impl Default for Config {
@@ -78,7 +90,7 @@ impl Default for Config {
             magazine: 64 << 20,
             source: Source::Auto,
             reserve: 0,
-            dependencies: true,
+            dependencies: Dependencies::Pressure,
         }
     }
 }
@@ -93,7 +105,7 @@ pub const KEYS: [(&str, &str); 6] = [
     ("magazine", "bytes as 64MiB, or 0 for none"),
     ("source", "auto, virtual_memory or slabs"),
     ("reserve", "bytes as 4GiB"),
-    ("dependencies", "on or off"),
+    ("dependencies", "off, pressure or growth"),
 ];
 
 impl Config {
@@ -148,8 +160,9 @@ impl Config {
             "reserve" => self.reserve = bytes::parse(value).ok_or_else(refuse)?,
             "dependencies" => {
                 self.dependencies = match value {
-                    "on" => true,
-                    "off" => false,
+                    "off" => Dependencies::Off,
+                    "pressure" => Dependencies::Pressure,
+                    "growth" => Dependencies::Growth,
                     _ => return Err(refuse()),
                 }
             }

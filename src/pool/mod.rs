@@ -14,6 +14,7 @@
 #[cfg(feature = "check")]
 mod check;
 mod core;
+mod dependencies;
 mod free;
 mod miss;
 mod pressure;

@@ -6,6 +6,7 @@
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey, What};
+use crate::config::Dependencies;
 use crate::driver::{Driver, DriverError, DriverResult, Stream};
 use crate::error::{OutOfMemory, Step};
 use crate::pages::Refusal;
@@ -63,6 +64,15 @@ impl<D: Driver> Pool<D> {
         if let Some(index) = self.again(arena, units)? {
             return Ok(Some(index));
         }
+        // A stream that waits on the device holds up nobody else.
+        let waits = self.config.dependencies != Dependencies::Off;
+        if waits && self.may_wait(arena) {
+            let claimed = self.claim(arena, size_class::bytes(Kind::range_units(units)));
+            ladder.step("let the stream wait for others", claimed);
+            if let Some(index) = self.again(arena, units)? {
+                return Ok(Some(index));
+            }
+        }
         // A block that is about to be ready costs less than the whole device's work.
         loop {
             let (waited, freed) = self.wait_for_nearest(units);
@@ -117,7 +127,7 @@ impl<D: Driver> Pool<D> {
                 return Ok(Some(index));
             }
         }
-        match self.grow_now(arena, units) {
+        match self.grow_now(arena, units, self.config.dependencies != Dependencies::Off) {
             Ok(index) => Ok(Some(index)),
             Err(Refusal::Full) => Ok(None),
             Err(Refusal::Failed(error)) => Err(error.into()),
