@@ -27,21 +27,21 @@ impl<D: Driver> Pool<D> {
             return 0;
         }
         let blocks = &self.core.metadata.blocks;
-        let mut pending = lock(&self.pending);
         let ours = |index| {
             let block = blocks.get(index);
             // Relaxed: set before the block could be reached.
             (block.arena.load(Relaxed) == arena.index).then(|| block.bytes())
         };
-        let (done, events) = pending.earliest(bytes, ours);
-        for event in events {
-            if self.driver.stream_wait(arena.stream, event).is_err() {
+        let mut pending = lock(&self.pending);
+        let done = pending.earliest(bytes, ours);
+        match pending.order(&self.driver, arena.stream, &done) {
+            // Relaxed: a number that nothing else is read through.
+            Ok(waits) => self.core.events.stream_waits.fetch_add(waits, Relaxed),
+            Err(_) => {
                 count(&self.core.events.driver_errors);
                 return 0;
             }
-            count(&self.core.events.stream_waits);
-        }
-        pending.forget(&done);
+        };
         drop(pending);
         self.finish_pending(&done);
         done.iter().map(|&index| blocks.get(index).bytes()).sum()

@@ -58,6 +58,7 @@ impl<D: Driver> Pool<D> {
             driver_error_count: read(&events.driver_errors),
             limit: self.pages.limit(),
             host_bytes: metadata.host_bytes(),
+            steps: self.steps.totals(),
         }
     }
 

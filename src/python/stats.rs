@@ -39,8 +39,10 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         wrong_size_free_count,
         driver_error_count,
         limit,
-        host_bytes,
+        host_bytes;
+        steps
     });
+    let _ = steps;
     class(py, "Stats")?.call((), Some(&fields))
 }
 
