@@ -40,13 +40,15 @@ fn host_waits(sim: &Sim) -> u64 {
 /// A live block of stream `one`, with data, and one that was freed while the other stream `two` reads it, for long; the rest of the
 /// limit is in use.
 fn freed_in_use(sim: &Sim, pool: &Pool<Sim>, [one, two]: [Stream; 2]) -> (u64, u64) {
-    let (live, freed) = (pool.alloc(16 * MIB, one).unwrap(), pool.alloc(16 * MIB, one).unwrap());
+    let alloc = || pool.alloc(16 * MIB, one).expect("room");
+    let (live, freed) = (alloc(), alloc());
     fill(sim, one, live, 16 * MIB, 7);
-    sim.stream_synchronize(one).unwrap();
-    pool.record_stream(freed, two).unwrap();
-    sim.hold(two).unwrap();
-    sim.launch(two, Work::new().reads(freed, 16 * MIB).takes(1000)).unwrap();
-    pool.free(freed).unwrap();
+    sim.stream_synchronize(one).expect("live");
+    pool.record_stream(freed, two).expect("live");
+    sim.hold(two).expect("live");
+    sim.launch(two, Work::new().reads(freed, 16 * MIB).takes(1000))
+        .expect("live");
+    pool.free(freed).expect("live");
     assert_eq!(pool.stats().pending_blocks, 1);
     (live, freed)
 }
