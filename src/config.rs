@@ -43,6 +43,20 @@ pub enum Source {
     DriverPool,
 }
 
+/// When a stream that needs memory may be made to wait, on the device, for what other streams still do with memory that is free
+/// but for that. No host thread waits, and the streams' work no longer overlaps there. The driver's own pools do so before they
+/// grow (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dependencies {
+    /// Never: a request that would fail waits on the host instead.
+    Off,
+    /// Before a request fails.
+    #[default]
+    Pressure,
+    /// Before memory is taken from the driver: the least memory, and the most waiting.
+    Growth,
+}
+
 /// The settings of one pool. Every field has a default that is right for training on one device.
 ///
 /// ```
@@ -73,6 +87,8 @@ pub struct Config {
     pub remap: bool,
     /// Bytes to take when the pool is made. Default 0.
     pub reserve: u64,
+    /// When streams may be made to wait for each other's memory. Default [`Dependencies::Pressure`].
+    pub dependencies: Dependencies,
     /// The most that the pool holds idle, in bytes: what is above goes back to the driver once the device is done with it.
     /// Default: no ceiling.
     pub cache: Option<u64>,
@@ -96,6 +112,7 @@ impl Default for Config {
             driver_pool: PoolOptions::default(),
             remap: true,
             reserve: 0,
+            dependencies: Dependencies::Pressure,
             cache: None,
             release_after: None,
             headroom: None,
@@ -105,7 +122,7 @@ impl Default for Config {
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
-pub const KEYS: [(&str, &str); 14] = [
+pub const KEYS: [(&str, &str); 15] = [
     (
         "limit",
         "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
@@ -119,6 +136,7 @@ pub const KEYS: [(&str, &str); 14] = [
     ("reuse_opportunistic", "on or off"),
     ("reuse_internal_dependencies", "on or off"),
     ("reserve", "bytes as 4GiB"),
+    ("dependencies", "off, pressure or growth"),
     ("cache", "bytes as 1GiB, or none"),
     ("release_after", "seconds as 30 or 0.5, or none"),
     ("headroom", "bytes as 512MiB, or a fraction as 0.1 or 10%, or none"),
@@ -187,6 +205,14 @@ impl Config {
             }
             "reuse_internal_dependencies" => {
                 self.driver_pool.allow_internal_dependencies = parse_switch(value).ok_or_else(refuse)?;
+            }
+            "dependencies" => {
+                self.dependencies = match value {
+                    "off" => Dependencies::Off,
+                    "pressure" => Dependencies::Pressure,
+                    "growth" => Dependencies::Growth,
+                    _ => return Err(refuse()),
+                }
             }
             "cache" => self.cache = parse_optional(value, bytes::parse).ok_or_else(refuse)?,
             "release_after" => self.release_after = parse_optional(value, parse_seconds).ok_or_else(refuse)?,

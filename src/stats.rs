@@ -45,6 +45,8 @@ pub struct Stats {
     pub pending_blocks: u64,
     /// Events recorded for uses on other streams.
     pub event_count: u64,
+    /// How often a stream was made to wait, on the device, for another one's memory.
+    pub stream_wait_count: u64,
     /// Runs of contiguous memory.
     pub segments: u64,
     /// The largest free range of any stream.

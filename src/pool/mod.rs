@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `core` | the part that knows no driver, with the hit path |
 //! | `miss` | a request that no magazine can meet |
+//! | `dependencies` | streams that wait for each other on the device |
 //! | `free` | a free that cannot just go into a magazine; uses on other streams |
 //! | `pressure` | what is done before a request fails |
 //! | `steps` | the steps of that, counted and timed |
@@ -22,6 +23,7 @@ mod callbacks;
 #[cfg(feature = "check")]
 mod check;
 mod core;
+mod dependencies;
 mod free;
 mod give;
 mod miss;

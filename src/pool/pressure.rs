@@ -8,6 +8,7 @@ use super::core::count;
 use super::steps::{Ladder, Outcome, Stage};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Kind};
+use crate::config::Dependencies;
 use crate::driver::Driver;
 use crate::error::{OutOfMemory, Step};
 use crate::pages::{Refusal, Target};
@@ -60,7 +61,7 @@ impl<D: Driver> Pool<D> {
                 }
                 let Some(outcome) = outcome? else { break };
                 let found = match outcome {
-                    Outcome::Freed(_) => self.again(request.arena, request.units)?,
+                    Outcome::Freed(_) => self.again(request.arena, request.units, stage >= Stage::StreamWaits)?,
                     Outcome::TimedOut | Outcome::Refused => None,
                 };
                 ladder.note(stage, began, outcome, found.is_some());
@@ -120,8 +121,8 @@ impl<D: Driver> Pool<D> {
         })
     }
 
-    /// Another attempt: from the arena, then from the driver.
-    fn again(&self, arena: &Arena, units: u32) -> Result<Option<u32>> {
+    /// Another attempt: from the arena, then from the driver. With `waits` the arena's stream may be made to wait for others.
+    fn again(&self, arena: &Arena, units: u32, waits: bool) -> Result<Option<u32>> {
         let metadata = &self.core.metadata;
         {
             let mut inner = arena.lock(metadata);
@@ -133,7 +134,7 @@ impl<D: Driver> Pool<D> {
                 return Ok(Some(index));
             }
         }
-        match self.grow_now(arena, units) {
+        match self.grow_now(arena, units, waits && self.config.dependencies != Dependencies::Off) {
             Ok(index) => Ok(Some(index)),
             Err(Refusal::Full) => Ok(None),
             Err(Refusal::Failed(error)) => Err(error.into()),

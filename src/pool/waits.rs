@@ -3,8 +3,11 @@
 use super::pressure::Request;
 use super::steps::Outcome;
 use super::{Pool, Result};
+use crate::arena::Kind;
+use crate::config::Dependencies;
 use crate::driver::{Driver, DriverError, DriverResult};
 use crate::error::Error;
+use crate::size_class;
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -16,28 +19,11 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Makes the request's stream wait for the streams that still use blocks of its own: the nearest one that is enough, or
-    /// all of them. The host waits for nothing, and the blocks are ready at once. `None` when there are none.
+    /// as many as are. The host waits for nothing, and the blocks are ready at once. `None` where the stream may not wait.
     pub(super) fn order_pending(&self, request: Request<'_>) -> Option<Outcome> {
-        let Request { arena, units, .. } = request;
-        // A private pool's blocks may be in use by replays that no event tells of, and a wait in a capture would join it.
-        if arena.key.private.is_some() || self.waiting.load(Relaxed) == 0 {
-            return None;
-        }
-        let blocks = &self.core.metadata.blocks;
-        let own = |index: u32| blocks.get(index).arena.load(Relaxed) == arena.index;
-        let mut pending = lock(&self.pending);
-        pending.nearest(own)?;
-        if self.driver.is_capturing(arena.stream) != Ok(false) {
-            return None;
-        }
-        let enough = pending.nearest(|index| own(index) && blocks.get(index).units() >= units);
-        let only = |index: u32| enough.map_or_else(|| own(index), |enough| index == enough);
-        // A driver that refuses is asked in another way by the next step.
-        let ready = pending.order(&self.driver, arena.stream, only).ok()?;
-        drop(pending);
-        let bytes = ready.iter().map(|&index| blocks.get(index).bytes()).sum();
-        self.finish_pending(&ready);
-        Some(Outcome::Freed(bytes))
+        let need = size_class::bytes(Kind::range_units(request.units));
+        let may_wait = self.config.dependencies != Dependencies::Off && self.may_wait(request.arena);
+        may_wait.then(|| Outcome::Freed(self.claim(request.arena, need)))
     }
 
     /// Waits for the events of one waiting block, if any can be had for which that is enough. `None` when nothing waits

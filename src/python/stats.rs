@@ -29,6 +29,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         growth_count,
         pending_blocks,
         event_count,
+        stream_wait_count,
         segments,
         largest_free_bytes,
         out_of_memory_count,

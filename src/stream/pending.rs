@@ -104,40 +104,58 @@ impl Pending {
             .collect()
     }
 
+    /// Blocks that together have `bytes`, of those whose size `ours` tells: the one recorded first that is enough, otherwise those
+    /// recorded first.
+    pub(crate) fn earliest(&self, bytes: u64, ours: impl Fn(u32) -> Option<u64>) -> Vec<u32> {
+        if let Some(enough) = self.nearest(|block| ours(block) >= Some(bytes)) {
+            return vec![enough];
+        }
+        let longest = self.queues.values().map(VecDeque::len).max().unwrap_or(0);
+        let places = (0..longest).flat_map(|place| self.queues.values().filter_map(move |queue| queue.get(place)));
+        let mut found = Vec::new();
+        let mut have = 0;
+        for waiting in places {
+            if have >= bytes {
+                break;
+            }
+            if let Some(size) = ours(waiting.block).filter(|_| !found.contains(&waiting.block)) {
+                found.push(waiting.block);
+                have += size;
+            }
+        }
+        found
+    }
+
     /// Makes later work of `stream` wait for what the blocks for which `only` holds wait for: for work of that stream they
-    /// are ready then. Returns them.
+    /// are ready then. Returns how many waits that took.
     ///
     /// # Errors
     /// The driver's. Nothing was taken then, and a wait that was made does no harm.
-    pub(crate) fn order(
-        &mut self,
-        driver: &impl Driver,
-        stream: Stream,
-        only: impl Fn(u32) -> bool,
-    ) -> DriverResult<Vec<u32>> {
+    pub(crate) fn order(&mut self, driver: &impl Driver, stream: Stream, blocks: &[u32]) -> DriverResult<u64> {
+        let mut waits = 0;
         for queue in self.queues.values() {
             // Earlier events of the queue complete before the last.
-            if let Some(last) = queue.iter().rfind(|waiting| only(waiting.block)) {
+            if let Some(last) = queue.iter().rfind(|waiting| blocks.contains(&waiting.block)) {
                 driver.stream_wait(stream, last.event)?;
+                waits += 1;
             }
         }
-        let (left, spare) = (&mut self.left, &mut self.spare);
-        let mut ready = Vec::new();
+        for block in blocks {
+            self.left.remove(block);
+        }
+        let spare = &mut self.spare;
         self.queues.retain(|_, queue| {
             queue.retain(|waiting| {
-                let taken = only(waiting.block);
+                let taken = blocks.contains(&waiting.block);
                 if taken {
                     // A wait is for what was recorded when it was made: the event may be recorded again.
                     spare.push(waiting.event);
-                    if finish(left, waiting.block) {
-                        ready.push(waiting.block);
-                    }
                 }
                 !taken
             });
             !queue.is_empty()
         });
-        Ok(ready)
+        Ok(waits)
     }
 
     /// Takes everything that waits, for a synchronisation of the context that begins now.
