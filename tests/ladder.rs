@@ -111,7 +111,7 @@ fn a_capturing_stream_is_made_to_wait_for_nothing() {
 
 #[test]
 fn every_wait_ends_and_the_error_says_so() {
-    let (sim, pool) = device("wait:0.5");
+    let (sim, pool) = device("wait:0.5,dependencies:off");
     let (own, side) = (kept_stream(&sim, &pool), kept_stream(&sim, &pool));
     let block = pool.alloc(60 * MIB, own).expect("room");
     sim.hold(side).expect("live");
@@ -141,7 +141,7 @@ fn every_wait_ends_and_the_error_says_so() {
 
 #[test]
 fn a_pending_block_that_would_be_enough_is_waited_for() {
-    let (sim, pool) = device("");
+    let (sim, pool) = device("dependencies:off");
     let (own, side) = (kept_stream(&sim, &pool), kept_stream(&sim, &pool));
     pending(&sim, &pool, 40 * MIB, own, side);
     sim.launch(LEGACY, Work::new().takes(9 * SECOND)).expect("a launch");
@@ -266,7 +266,7 @@ fn a_wait_that_the_driver_refuses_leaves_the_next_step() {
 #[test]
 fn the_longest_wait_is_a_setting() {
     assert_eq!(Config::default().wait, Some(Duration::from_secs(60)));
-    let (sim, pool) = device("wait:none");
+    let (sim, pool) = device("wait:none,dependencies:off");
     let (own, side) = (kept_stream(&sim, &pool), kept_stream(&sim, &pool));
     let block = pool.alloc(60 * MIB, own).expect("room");
     sim.launch(side, Work::new().writes(block, 1).takes(1000 * SECOND))

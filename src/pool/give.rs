@@ -146,7 +146,6 @@ impl<D: Driver> Pool<D> {
         self.give_nearest(parts, target, true)?;
         self.give_addresses();
         self.pages.release_spare(&self.driver, target)?;
-        self.pages.trim_driver_pool(&self.driver)?;
         Ok(before.saturating_sub(self.pages.reserved()))
     }
 

@@ -232,7 +232,9 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Forked`]; [`Error::Driver`] when the device could not be waited for (a stream is capturing, or the
     /// device has failed). What was given back before stays given back.
     pub fn trim(&self, target: u64) -> Result<u64> {
-        self.trim_to(target.into())
+        let given = self.trim_to(target.into())?;
+        self.pages.trim_driver_pool(&self.driver)?;
+        Ok(given)
     }
 
     /// Takes memory from the driver until `bytes` are reserved, ahead of use. With virtual memory it serves every stream and
