@@ -48,6 +48,10 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
 	.ci/torch.sh .venv-torch requirements/torch.txt
 
+.PHONY: test-wheel
+test-wheel: $(VENV)/.build  ## The wheel and torch in an empty environment: a script trains on the simulated CUDA
+	.ci/wheel-torch.sh
+
 .PHONY: simcuda
 simcuda: build  ## The simulated CUDA, and torch to run on it, in .venv-torch
 	.ci/simcuda.sh .venv-torch requirements/torch.txt
