@@ -12,7 +12,7 @@ from flagstone.torch._swap import is_installed, need_cuda_build
 
 @cache
 def _allocator() -> torch._C._cuda_CUDAAllocator:
-    """The allocator of all pools, for the process's life: older versions of torch hold no reference to it of their own."""
+    """The allocator of all pools, for the process's life: older versions of torch hold no reference to it."""
     functions = _core.c_functions()
     return torch._C._cuda_customAllocator(functions["alloc"], functions["free"])
 
