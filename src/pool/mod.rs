@@ -9,12 +9,14 @@
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
+//! | `history` | what is recorded of them, while somebody asks for it |
 //! | `check` | walks every invariant (feature `check`) |
 
 #[cfg(feature = "check")]
 mod check;
 mod core;
 mod free;
+mod history;
 mod miss;
 mod pressure;
 mod private;

@@ -8,6 +8,7 @@ use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey, What};
 use crate::driver::{Driver, DriverError, DriverResult, Stream};
 use crate::error::{OutOfMemory, Step};
+use crate::history::Action;
 use crate::pages::Refusal;
 use crate::size_class;
 use crate::sync::lock;
@@ -48,6 +49,7 @@ impl<D: Driver> Pool<D> {
             return Ok(index);
         }
         count(&self.core.events.out_of_memory);
+        self.note_out_of_memory(arena, bytes);
         Err(Error::OutOfMemory(Box::new(self.out_of_memory(
             arena,
             bytes,
@@ -240,6 +242,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.give_slab(&self.driver, part.addr, part.bytes);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 return part.bytes;
             }
@@ -254,6 +257,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.unmap(&self.driver, &part.mappings[0]);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 bytes += part.bytes;
             } else {
