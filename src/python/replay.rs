@@ -74,6 +74,13 @@ impl Trace {
         self.trace.streams()
     }
 
+    /// The events: each a letter of the event CSV, a block (counted from 0), a stream (0 is the default one), bytes, and a
+    /// time in microseconds. Of `g`, `r`, `m`, `u` and `o` the block means nothing.
+    fn events(&self) -> Vec<(char, u32, u32, u64, u64)> {
+        let row = |event: &traces::Event| (event.op.letter(), event.block, event.stream, event.size, event.time);
+        self.trace.events().iter().map(row).collect()
+    }
+
     fn __len__(&self) -> usize {
         self.trace.events().len()
     }
