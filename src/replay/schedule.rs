@@ -9,7 +9,7 @@ const EVENT_NS: u64 = 5_000;
 
 /// One call that the trace makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// Allocates `size` bytes.
     Alloc { size: u64 },
     /// The block is now also used on the step's stream, until that moment of the pass, in nanoseconds.
@@ -19,7 +19,7 @@ pub(super) enum Call {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// Nanoseconds since the pass began.
     pub time: u64,
     pub block: u32,
@@ -29,8 +29,10 @@ pub(super) struct Step {
 
 /// The steps of one pass. Every block that is live at the end is freed there, so that passes can follow each other.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     pub steps: Vec<Step>,
+    /// How many steps are the trace's own; those after them free what is left.
+    pub own_steps: usize,
     pub blocks: usize,
     /// Streams, one of them for uses on streams that the trace does not name, if there are such uses.
     pub streams: usize,
@@ -73,6 +75,7 @@ impl Schedule {
         let unnamed_stream = trace.streams() as u32;
         let mut schedule = Self {
             steps: Vec::with_capacity(trace.events().len()),
+            own_steps: 0,
             blocks: trace.blocks(),
             streams: trace.streams(),
             allocations: trace.blocks() as u64,
@@ -141,6 +144,7 @@ impl Schedule {
             schedule.peak_live_bytes = schedule.peak_live_bytes.max(held.live);
             schedule.peak_active_bytes = schedule.peak_active_bytes.max(held.active);
         }
+        schedule.own_steps = schedule.steps.len();
         for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.live) {
             let call = Call::Free { size: block.size };
             schedule.steps.push(Step {

@@ -168,22 +168,23 @@ def _from_trace(trace: _core.Trace) -> Recording:
     """Replay a trace on a pool while its history is recorded, in the trace's time."""
     device = _core.SimulatedDevice(capacity=1 << 44, backed=False)
     pool = _core.Pool(device)
-    streams = [0, *(device.create_stream() for _ in range(trace.streams - 1))]
+    schedule = trace.schedule()
+    streams = [0, *(device.create_stream() for _ in range(schedule["streams"] - 1))]
     for stream in streams[1:]:
         pool.keep_stream(stream)
     places: dict[int, tuple[int, int]] = {}
     times = []
     pool.start_history(8 * len(trace) + 1000)
-    for op, block, stream, size, time in trace.events():
-        if op in "pa":
-            places[block] = pool.alloc_raw(size, streams[stream]), stream
-            times.append(time)
-        elif op == "x":
+    for time, call, block, stream, number in schedule["steps"][: schedule["own_steps"]]:
+        if call == "alloc":
+            places[block] = pool.alloc_raw(number, streams[stream]), stream
+        elif call == "use":
             pool.record_stream(places[block][0], streams[stream])
-        elif op == "f":
+            continue
+        else:
             address, own = places.pop(block)
             pool.free_raw(address, None if stream == own else streams[stream])
-            times.append(time)
+        times.append(time // 1000)
     pool.stop_history()
     history = pool.history()
     if history.dropped:
