@@ -48,7 +48,9 @@ function highest(levels) {
   return best;
 }
 const mostLive = highest(live);
-const mostHeld = highest(held);
+// Memory comes just before the block that it is for: idle there is what that block could not use.
+let mostHeld = highest(held);
+while (mostHeld > 0 && mostHeld < EVENTS && kind[mostHeld - 1] === MAP) mostHeld += 1;
 
 // ---------------------------------------------------------------- what is where at a moment
 
@@ -548,7 +550,8 @@ function go(moment) {
   slider.value = String(moment);
   if (waiting) return;
   waiting = true;
-  requestAnimationFrame(() => {
+  // Of many changes at once the last is shown.
+  setTimeout(() => {
     waiting = false;
     showMoment(Number(slider.value));
   });
