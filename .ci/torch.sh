@@ -24,4 +24,4 @@ folder=$(realpath "$venv")/simcuda
 "$venv/bin/python" tests/torch/standins.py "$folder"
 for name in libcuda.so.1 libnvidia-ml.so.1; do ln -sf "$library" "$folder/$name"; done
 
-SIMCUDA_FOLDER=$folder LD_LIBRARY_PATH=$folder PYTHONPATH=python exec "$venv/bin/python" -m pytest tests/torch "$@"
+SIMCUDA_FOLDER=$folder LD_LIBRARY_PATH=$folder PYTHONPATH=python:tests/python exec "$venv/bin/python" -m pytest tests/torch "$@"

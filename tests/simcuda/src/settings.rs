@@ -24,6 +24,8 @@ pub struct Settings {
     pub attributes: BTreeMap<u32, i32>,
     /// Calls to fail.
     pub faults: Vec<Fault>,
+    /// Nanoseconds for a kernel, and for a MiB copied or filled.
+    pub timing: (u64, u64),
     /// Where the counts are written when the process ends.
     pub counts: Option<PathBuf>,
 }
@@ -46,6 +48,11 @@ impl Settings {
                     code: code.parse().ok()?,
                 })
             })?,
+            timing: match list::<u64, Vec<_>>("SIMCUDA_TIMING", |item| item.parse().ok())?[..] {
+                [] => (0, 0),
+                [kernel, copy] => (kernel, copy),
+                _ => return Err("SIMCUDA_TIMING"),
+            },
             counts: env::var_os("SIMCUDA_COUNTS").map(PathBuf::from),
         })
     }

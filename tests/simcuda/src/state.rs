@@ -10,6 +10,7 @@ use flagstone::driver::sim::{Code, CuResult, Device, Options};
 use crate::calls;
 use crate::runtime_api::idle_kernels;
 use crate::settings::{Settings, settings};
+use crate::timing;
 
 /// The machine.
 pub struct Machine {
@@ -43,6 +44,7 @@ pub fn start() -> CuResult {
         // SAFETY: the function can be called at any time. Where it cannot be registered the report is missing.
         unsafe { libc::atexit(report) };
         let settings = settings().map_err(|_| Code::INVALID_VALUE)?;
+        timing::set(settings.timing.0, settings.timing.1);
         let device = |ordinal| {
             Device::new(Options {
                 ordinal,
