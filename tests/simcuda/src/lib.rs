@@ -20,6 +20,7 @@ mod control;
 mod driver_api;
 mod nvml;
 mod owners;
+mod replay;
 mod runtime_api;
 mod settings;
 mod state;
