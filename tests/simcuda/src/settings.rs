@@ -20,6 +20,8 @@ pub struct Settings {
     pub devices: i32,
     /// Memory of each device, in bytes.
     pub memory: u64,
+    /// Whether the host cannot touch device memory.
+    pub strict: bool,
     /// Device attributes that differ from the usual, by number.
     pub attributes: BTreeMap<u32, i32>,
     /// Calls to fail.
@@ -35,6 +37,7 @@ impl Settings {
         Ok(Self {
             devices: one("SIMCUDA_DEVICES", 1)?,
             memory: one("SIMCUDA_MEMORY", 16 << 30)?,
+            strict: one("SIMCUDA_STRICT", 1)? != 0,
             attributes: list("SIMCUDA_ATTRIBUTES", |item| {
                 let (number, value) = item.split_once('=')?;
                 Some((number.parse().ok()?, value.parse().ok()?))

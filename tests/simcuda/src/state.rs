@@ -49,6 +49,7 @@ pub fn start() -> CuResult {
             Device::new(Options {
                 ordinal,
                 capacity: settings.memory,
+                strict: settings.strict,
                 virtual_memory: settings.attributes.get(&102) != Some(&0),
                 ..Options::default()
             })
@@ -71,6 +72,12 @@ pub fn machine() -> CuResult<&'static Machine> {
         .ok_or(Code::NOT_INITIALIZED)?
         .as_ref()
         .map_err(|&code| code)
+}
+
+/// Where this library reaches the byte at an address: device memory of a strict device is not at its own address.
+pub fn host_address(addr: u64) -> u64 {
+    let owner = machine().and_then(|machine| machine.owner(addr));
+    owner.map_or(addr, |device| device.host_address(addr))
 }
 
 impl Machine {

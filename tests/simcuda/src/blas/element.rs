@@ -85,7 +85,7 @@ fn from_half(half: u16) -> f32 {
     if half >> 15 == 0 { magnitude } else { -magnitude }
 }
 
-/// The nearest number of 16 bits; of two, the even one. Half a unit above the greatest, 65,504, and from there on it is infinite.
+/// The nearest number of 16 bits; of two, the even one. From half a unit above the greatest on it is infinite.
 fn to_half(value: f32) -> u16 {
     let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
     let magnitude = value.abs();

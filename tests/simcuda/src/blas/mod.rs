@@ -11,6 +11,7 @@ use flagstone::driver::sim::{Code, CuResult, Work};
 
 use self::product::Product;
 use crate::runtime_api::current_for;
+use crate::state::host_address;
 use crate::timing;
 
 /// `CUBLAS_STATUS_INVALID_VALUE`
@@ -22,11 +23,14 @@ const NOT_SUPPORTED: Code = Code(15);
 
 /// Gives a stream products as one kernel.
 fn launch(stream: Stream, products: Vec<Product>) -> CuResult {
-    let work = products.iter().fold(Work::new(), |work, product| product.touches(work));
+    let device = current_for(stream).map_err(|_| EXECUTION_FAILED)?;
+    let work = products
+        .iter()
+        .fold(Work::new(), |work, product| product.touches(work, device));
+    let products: Vec<_> = products.iter().map(|product| product.moved(host_address)).collect();
     let work = work.takes(timing::kernel_ns());
     let work = work.calls(move || products.iter().for_each(Product::compute));
-    let done = current_for(stream).and_then(|device| device.launch(stream, work));
-    done.map_err(|_| EXECUTION_FAILED)
+    device.launch(stream, work).map_err(|_| EXECUTION_FAILED)
 }
 
 /// A size that the interface has signed.

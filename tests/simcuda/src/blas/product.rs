@@ -1,10 +1,11 @@
 //! A product of two matrices, and how it is computed.
 
-use flagstone::driver::sim::{CuResult, Work};
+use flagstone::driver::sim::{CuResult, Device, Work};
 
 use super::element::Element;
 use super::matrix::Matrix;
 use super::{INVALID_VALUE, NOT_SUPPORTED};
+use crate::peers::{reads, writes};
 
 /// `d = alpha * a * b + beta * c + bias`, with a bias for each row. Sums of numbers of 16 and 32 bits are of 32 bits.
 #[derive(Clone, Copy)]
@@ -45,21 +46,30 @@ impl Product {
         self
     }
 
-    /// The work, and the memory that it touches.
-    pub fn touches(&self, work: Work) -> Work {
-        let mut work = work
-            .reads(self.a.addr, self.a.bytes())
-            .reads(self.b.addr, self.b.bytes());
-        if self.beta != 0.0 {
-            work = work.reads(self.c.addr, self.c.bytes());
+    /// The product of what is at other addresses.
+    pub fn moved(mut self, address: impl Fn(u64) -> u64) -> Self {
+        for matrix in [&mut self.a, &mut self.b, &mut self.c, &mut self.d] {
+            matrix.addr = address(matrix.addr);
         }
-        if let Some((element, addr)) = self.bias {
-            work = work.reads(addr, (self.d.shape().0 * element.bytes()) as u64);
-        }
-        work.writes(self.d.addr, self.d.bytes())
+        self.bias = self.bias.map(|(element, addr)| (element, address(addr)));
+        self
     }
 
-    /// Computes it. The device has checked that it has memory at all that is touched.
+    /// Work of the device that touches the product's memory too.
+    pub fn touches(&self, mut work: Work, device: &Device) -> Work {
+        for matrix in [self.a, self.b] {
+            work = reads(work, device, matrix.addr, matrix.bytes());
+        }
+        if self.beta != 0.0 {
+            work = reads(work, device, self.c.addr, self.c.bytes());
+        }
+        if let Some((element, addr)) = self.bias {
+            work = reads(work, device, addr, (self.d.shape().0 * element.bytes()) as u64);
+        }
+        writes(work, device, self.d.addr, self.d.bytes())
+    }
+
+    /// Computes it, at addresses that the host can reach. The device has checked that it has memory at all that is touched.
     pub fn compute(&self) {
         let ((rows, depth), (_, columns)) = (self.a.shape(), self.b.shape());
         // SAFETY: there is memory at both matrices.
