@@ -97,7 +97,11 @@ fn limits_and_statistics_are_those_of_every_pool() {
     let stats = pool.stats();
     assert_eq!((stats.reserved_bytes, stats.allocated_bytes), (90 * MIB, 90 * MIB));
     sim.ctx_synchronize().expect("nothing works");
-    assert_eq!(sim.usage().physical_bytes, 90 * MIB, "the driver keeps nothing by default");
+    assert_eq!(
+        sim.usage().physical_bytes,
+        90 * MIB,
+        "the driver keeps nothing by default"
+    );
     pool.free(larger).expect("live");
     sound(&sim, &pool);
 }

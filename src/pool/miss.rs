@@ -10,6 +10,7 @@ use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
 use crate::config::Dependencies;
 use crate::driver::{DevicePtr, Driver, Stream};
+use crate::history::Action;
 use crate::metadata::{State, covers};
 use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
@@ -52,20 +53,25 @@ impl<D: Driver> Pool<D> {
             stream,
         )?;
         let cache = self.core.cache(arena);
-        // Streams that are not default ones, and size 0, come here every time.
-        if let Some(addr) = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr()) {
-            return Ok(addr);
-        }
-        count(&self.core.events.misses);
-        let found = self.refill(arena, cache, units);
-        let index = match found {
-            0 => self.grow_or_press(arena, cache, units, bytes)?,
-            index => index,
+        // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
+        let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());
+        let addr = match popped {
+            Some(addr) => addr,
+            None => {
+                count(&self.core.events.misses);
+                let found = self.refill(arena, cache, units);
+                let index = match found {
+                    0 => self.grow_or_press(arena, cache, units, bytes)?,
+                    index => index,
+                };
+                let addr = self.core.give_out(cache, index, bytes);
+                if self.sheds {
+                    self.shed(found == 0);
+                }
+                addr
+            }
         };
-        let addr = self.core.give_out(cache, index, bytes);
-        if self.sheds {
-            self.shed(found == 0);
-        }
+        self.note_alloc(addr);
         Ok(addr)
     }
 
@@ -161,6 +167,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn finish_pending(&self, done: &[u32]) {
         for &index in done {
             let block = self.core.metadata.blocks.get(index);
+            self.note(Action::FreeDone, block);
             self.core.totals.sub_pending(block.bytes());
             block.set_state(State::Cached);
             let arena = self.core.arenas.get(block.arena.load(Relaxed));
@@ -270,6 +277,7 @@ impl<D: Driver> Pool<D> {
             match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {
                     self.settle(lent, |_| true);
+                    self.note_memory(Action::Map, arena, growth.addr, growth.bytes);
                     return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
                         // No records left for a slab: the memory is free now.
                         0 => Err(Refusal::Full),
@@ -354,6 +362,7 @@ impl<D: Driver> Pool<D> {
             }
             return Err(Refusal::Full);
         }
+        self.note_memory(Action::Map, arena, span.addr, span.bytes);
         match arena.lock(metadata).take(metadata, units) {
             0 => Err(Refusal::Full),
             index => Ok(index),
@@ -366,9 +375,13 @@ impl<D: Driver> Pool<D> {
         let mut inner = arena.lock(metadata);
         arena.drain_shared(metadata, &mut inner);
         let others = Kind::ALL.into_iter().filter(|&other| other != kind);
-        others
+        let found = others
             .into_iter()
-            .find_map(|other| inner.region(other).give_up_slab(&metadata.blocks, need))
+            .find_map(|other| inner.region(other).give_up_slab(&metadata.blocks, need));
+        drop(inner);
+        let span = found?;
+        self.note_memory(Action::Unmap, arena, span.addr, span.bytes);
+        Some(span)
     }
 
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.

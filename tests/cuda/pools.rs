@@ -35,7 +35,7 @@ impl Kind for OnCuda {
         driver.synchronize(Duration::MAX).expect("nothing captures");
     }
     fn run<F: FnOnce()>(&self, test: F) {
-        with_driver(&Library::Simulated, &[("SIMCUDA_ATTRIBUTES", "115=1")], test);
+        with_driver(&Library::Simulated, &[], test);
     }
 }
 

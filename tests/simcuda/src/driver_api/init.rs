@@ -26,6 +26,7 @@ const ATTRIBUTES: &[(u32, c_int)] = &[
     (102, 1),        // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     (103, 1),        // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
     (110, 1),        // GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+    (115, 1),        // MEMORY_POOLS_SUPPORTED
 ];
 
 /// One more than the greatest attribute that this driver knows.
