@@ -70,8 +70,9 @@ def test_callbacks_are_not_for_requests_of_c(child):
         "pool = _core.process_pool()\n"
         "kept, asked = pool.alloc(50 << 20), []\n"
         "pool.on_out_of_memory(asked.append)\n"
+        "signature = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)\n"
         "for kind in (ctypes.CFUNCTYPE, ctypes.PYFUNCTYPE):\n"  # without and with the interpreter lock
-        "    alloc = kind(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)(_core.c_functions()['alloc'])\n"
+        "    alloc = kind(*signature)(_core.c_functions()['alloc'])\n"
         "    assert alloc(30 << 20, 0, None) is None\n"
         "assert asked == []\n"
         "try:\n"
