@@ -59,6 +59,10 @@ impl<D: Driver> Driver for Pinned<D> {
         Ok((self.properties.total_bytes, self.properties.total_bytes))
     }
 
+    fn home(&self) -> Stream {
+        HOST
+    }
+
     fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr> {
         self.driver.host_alloc(bytes)
     }

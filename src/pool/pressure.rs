@@ -5,8 +5,8 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, ArenaKey, Idle, Kind, StreamKey, What};
-use crate::driver::{Driver, DriverError, DriverResult, Stream};
+use crate::arena::{Arena, ArenaKey, Idle, Kind, What};
+use crate::driver::{Driver, DriverError, DriverResult};
 use crate::error::{OutOfMemory, Step};
 use crate::pages::Refusal;
 use crate::size_class;
@@ -142,7 +142,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Waits for the whole context, unless that would end a capture, also one of another thread.
-    fn synchronize(&self) -> DriverResult<()> {
+    fn wait_for_device(&self) -> DriverResult<()> {
         if self.may_capture() {
             return Err(DriverError {
                 call: "cuCtxSynchronize",
@@ -154,9 +154,12 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Waits for the whole context, and takes everything that waited for streams. Returns the bytes.
-    fn quiesce(&self) -> Result<u64> {
+    pub(super) fn quiesce(&self) -> Result<u64> {
+        if forked() {
+            return Err(Error::Forked);
+        }
         let waiting = lock(&self.pending).take();
-        if let Err(error) = self.synchronize() {
+        if let Err(error) = self.wait_for_device() {
             lock(&self.pending).restore(waiting);
             return Err(error.into());
         }
@@ -177,7 +180,7 @@ impl<D: Driver> Pool<D> {
         if parts.is_empty() {
             return Ok(0);
         }
-        if let Err(error) = self.synchronize() {
+        if let Err(error) = self.wait_for_device() {
             for (arena, kind, part) in parts {
                 arena
                     .lock(&self.core.metadata)
@@ -312,11 +315,12 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
+        let home = self.driver.home();
         let key = ArenaKey {
-            stream: StreamKey::Legacy,
+            stream: self.stream_key(home)?,
             private: None,
         };
-        let arena = self.arena_for(key, Stream::LEGACY)?;
+        let arena = self.arena_for(key, home)?;
         // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
         let mut held = Vec::new();
         let result = self.take_until(arena, bytes, &mut held);
@@ -388,6 +392,8 @@ impl<D: Driver> Pool<D> {
             self.give_addresses();
         }
         let mut pending = lock(&self.pending);
+        let unneeded = self.uses.take_events();
+        unneeded.into_iter().for_each(|event| pending.put_back(event));
         for arena in self.core.arenas.iter() {
             let events = std::mem::take(&mut lock(&arena.gate).events);
             events.into_iter().for_each(|(_, event)| pending.put_back(event));
