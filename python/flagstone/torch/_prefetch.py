@@ -1,6 +1,8 @@
 """Batches of a loader on the device ahead of time, copied beside the program's own work."""
 
+import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -11,10 +13,11 @@ import torch
 
 from flagstone.errors import FlagstoneError
 from flagstone.torch._pinned import device_index
-from flagstone.torch._staging import Stager
+from flagstone.torch._staging import Staged, Stager
 
-_JOIN_SECONDS = 5.0
-"""How long the end of an iteration waits for its thread, which may be waiting for the loader."""
+_JOIN_SECONDS = 12.0
+"""How long the end of an iteration waits for its thread, which may be waiting for the loader: torch looks for dead workers
+every 5 seconds, and waits as long for live ones to end."""
 
 
 class Prefetcher:
@@ -79,7 +82,7 @@ class _Work:
 
     def __init__(self, batches: Iterator[Any], stager: Stager, depth: int) -> None:
         self.device = stager.device
-        self.results: SimpleQueue[_Batch | _End] = SimpleQueue()
+        self.results: SimpleQueue[Staged | _End] = SimpleQueue()
         self.slots = threading.Semaphore(depth)
         self.stopped = False
         arguments = (batches, stager, depth)
@@ -91,8 +94,13 @@ class _Work:
         self.stopped = True
         self.slots.release()
         # The garbage collector may drop an iteration in any thread.
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        if self._thread is threading.current_thread():
+            return
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._thread.is_alive() and (end is None or time.monotonic() < end):
+            # torch raises the death of a worker in the main thread, for each child that ends until the loader has gone.
+            with contextlib.suppress(RuntimeError):
+                self._thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
     def _run(self, batches: Iterator[Any], stager: Stager, depth: int) -> None:
         error = None
@@ -118,16 +126,10 @@ class _Work:
                 batch = next(batches)
             except StopIteration:
                 return
-            staged = _Batch(*stager.stage(batch))
+            staged = stager.stage(batch)
             copying.append(staged.copied)
             self.results.put(staged)
             del batch, staged
-
-
-class _Batch(NamedTuple):
-    value: Any
-    tensors: list[torch.Tensor]
-    copied: torch.cuda.Event
 
 
 class _End(NamedTuple):
@@ -162,11 +164,7 @@ class _Iteration:
                 raise StopIteration
             raise result.error
         work.slots.release()
-        stream = torch.cuda.current_stream(work.device)
-        stream.wait_event(result.copied)
-        for tensor in result.tensors:
-            tensor.record_stream(stream)
-        return result.value
+        return result.hand_over()
 
     def _end(self) -> None:
         self._ended = True

@@ -26,24 +26,24 @@ class Stager:
         self._piece = torch.empty(0, dtype=torch.uint8)
         self._used = 0
 
-    def stage(self, batch: Any) -> tuple[Any, list[torch.Tensor], torch.cuda.Event]:
-        """Start to copy a batch; return it on the device, its tensors, and the event after the last copy."""
-        made: list[torch.Tensor] = []
+    def stage(self, batch: Any) -> "Staged":
+        """Start to copy a batch. Its memory is the stream's until `Staged.hand_over`."""
+        staged = Staged(self.device)
 
         def convert(tensor: torch.Tensor) -> torch.Tensor:
-            there = self._tensor(tensor)
-            if there.is_cuda:
-                made.append(there)
-            return there
+            if tensor.layout != torch.strided or tensor.is_nested:
+                staged.whole = False
+                return tensor
+            staged.tensors.append(self._tensor(tensor))
+            return staged.tensors[-1]
 
         try:
             with torch.cuda.stream(self.stream):
-                moved = map_tensors(batch, convert)
+                staged.value = map_tensors(batch, convert)
         finally:
             self._end_piece()
-        event = torch.cuda.Event()
-        event.record(self.stream)
-        return moved, made, event
+        staged.copied.record(self.stream)
+        return staged
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if not is_plain(tensor) or tensor.requires_grad or tensor.is_pinned():
@@ -74,10 +74,33 @@ class Stager:
 
     def _end_piece(self) -> None:
         """Give the piece back: the pool waits for the copies that the stream has by now."""
-        self._piece, self._used = torch.empty(0, dtype=torch.uint8), 0
         if self._buffer is not None:
-            buffer, self._buffer = self._buffer, None
-            buffer.free(self.stream)
+            self._buffer.record(self.stream)
+        self._buffer, self._piece, self._used = None, torch.empty(0, dtype=torch.uint8), 0
+
+
+class Staged:
+    """A batch that is being copied."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Begin with nothing."""
+        self.value: Any = None
+        self.tensors: list[torch.Tensor] = []
+        self.whole = True
+        """Whether all tensors could be copied so: the memory of sparse and nested ones cannot be told of another stream."""
+        self.copied = torch.cuda.Event()
+        self._device = device
+
+    def hand_over(self) -> Any:
+        """Return the batch for use on the current stream, which waits for the copies."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self.copied)
+        for tensor in self.tensors:
+            if tensor.device == self._device:
+                tensor.record_stream(stream)
+        if self.whole:
+            return self.value
+        return map_tensors(self.value, lambda tensor: tensor.to(self._device))
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
