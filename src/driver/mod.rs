@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod numa;
 pub mod pinned;
 pub mod sim;
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::config::Config;
 #[cfg(feature = "cuda")]
 use crate::driver::cuda::Cuda;
-use crate::driver::pinned::{self, Pinned};
+use crate::driver::pinned::Pinned;
 use crate::driver::sim::{Options as SimOptions, Sim};
 use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
@@ -400,7 +400,7 @@ impl AnyPool {
 
 fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
     pool.settle();
-    let ptr = pool.alloc(bytes, pinned::HOST)?;
+    let ptr = pool.alloc(bytes, pool.driver().home())?;
     let Some(stream) = stream else { return Ok(ptr) };
     match pool.record_stream(ptr, stream) {
         Ok(()) => Ok(ptr),

@@ -103,7 +103,12 @@ def test_any_nest_keeps_its_shape():
         [ints, (floats, "text", None, 3.5)],
         Sample(Pair(floats.t(), ints[:, ::2]), "name"),
         {"a": torch.empty(0, 4), "b": torch.tensor(7), "c": floats > 0.5, "d": floats.bfloat16()},
-        {"sparse": torch.eye(3).to_sparse(), "pinned": pin_memory(ints), "there": ints.cuda(), "expanded": floats[:1].expand(4, 3)},
+        {
+            "sparse": torch.eye(3).to_sparse(),
+            "pinned": pin_memory(ints),
+            "there": ints.cuda(),
+            "expanded": floats[:1].expand(4, 3),
+        },
     ]
     (got0, got1, got2, got3) = Prefetcher(batches, "cuda:0")
     for got, expected in [
@@ -128,7 +133,8 @@ def test_any_nest_keeps_its_shape():
 
 
 def test_copies_that_are_late_are_waited_for_on_the_device():
-    """Each copy takes longer than the program takes for a batch; results are made on a stream that never waits on the host."""
+    """Each copy takes longer than the program takes for a batch; results are made on a stream that never waits on the
+    host."""
     simcuda.timing(kernel_ns=1000, copy_ns_per_mib=10_000_000)
     copies = []
     for batch in Prefetcher(loader(count=40), depth=2):
@@ -173,8 +179,7 @@ def test_an_exception_of_the_loader_comes_with_its_traceback(workers):
     seen = []
 
     def run():
-        for batch in Prefetcher(loader(workers=workers, fails=3)):
-            seen.append(batch["index"])
+        seen.extend(batch["index"] for batch in Prefetcher(loader(workers=workers, fails=3)))
 
     said = raised_in(run)
     assert seen == [0, 1, 2]
@@ -210,9 +215,13 @@ def test_leaving_the_loop_ends_the_thread_and_the_next_loop_begins_anew(persiste
         del batch
         assert threads() == []
     assert [batch["index"] for batch in prefetcher] == list(range(12))
-    with pytest.raises(ZeroDivisionError):
+
+    def fail():
         for _ in prefetcher:
-            1 / 0  # noqa: B018
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     gc.collect()
     assert threads() == []
     assert pinned_pool().stats().live_blocks == 0

@@ -30,21 +30,18 @@ def pinned_pool(device: object = None) -> PinnedPool:
 
 def device_index(device: object) -> int:
     """Return the ordinal of a CUDA device in any form that torch takes."""
-    if device is None:
-        return torch.cuda.current_device()
-    if isinstance(device, int):
-        return device
-    index = torch.device(device).index  # type: ignore[arg-type]
-    return torch.cuda.current_device() if index is None else index
+    index = device if device is None or isinstance(device, int) else torch.device(device).index
+    return int(torch.cuda.current_device()) if index is None else index
 
 
 def pin_memory(batch: Any, device: object = None) -> Any:
-    """Return `batch` with its tensors in pinned memory of flagstone's pool, to be copied to `device` (None: the current one).
+    """Return `batch` with its tensors in pinned memory of flagstone's pool, to be copied to `device` (None: the
+    current one).
 
-    Looks into mappings, lists, tuples, named tuples and dataclasses. Copies by `.to`, `.cuda`, `copy_` or any other function
-    of torch are recorded, on whatever stream they run, so the memory may be dropped right after an asynchronous copy. Copies to
-    other devices are waited for. In a worker of a `DataLoader`, in a forked child of a process that uses CUDA, and without
-    CUDA the batch is returned as it is.
+    Looks into mappings, lists, tuples, named tuples and dataclasses. Copies by `.to`, `.cuda`, `copy_` or any other
+    function of torch are recorded, on whatever stream they run, so the memory may be dropped right after an
+    asynchronous copy. Copies to other devices are waited for. In a worker of a `DataLoader`, in a forked child of a
+    process that uses CUDA, and without CUDA the batch is returned as it is.
 
     Raises `OutOfMemoryError` when no memory can be pinned.
     """
@@ -58,8 +55,8 @@ def pin_memory(batch: Any, device: object = None) -> Any:
 
 
 class PinnedTensor(torch.Tensor):
-    """A tensor in pinned memory of a pool. Its copies to and from devices record themselves; results of other operations
-    are ordinary tensors, views are of this class."""
+    """A tensor in pinned memory of a pool. Its copies to and from devices record themselves; results of other
+    operations are ordinary tensors, views are of this class."""
 
     _pool: PinnedPool
 
@@ -128,7 +125,7 @@ def _wrap(result: Any, pinned: dict[int, PinnedPool]) -> Any:
 
 
 def _as_pinned(tensor: torch.Tensor, pool: PinnedPool) -> PinnedTensor:
-    pinned = tensor.as_subclass(PinnedTensor)
+    pinned: PinnedTensor = tensor.as_subclass(PinnedTensor)
     pinned._pool = pool
     return pinned
 

@@ -16,28 +16,31 @@ from flagstone.torch._pinned import device_index
 from flagstone.torch._staging import Staged, Stager
 
 _JOIN_SECONDS = 12.0
-"""How long the end of an iteration waits for its thread, which may be waiting for the loader: torch looks for dead workers
-every 5 seconds, and waits as long for live ones to end."""
+"""How long the end of an iteration waits for its thread, which may be waiting for the loader: torch looks for dead
+workers every 5 seconds, and waits as long for live ones to end."""
 
 
 class Prefetcher:
     """The batches of a loader, on a device: `for batch in Prefetcher(DataLoader(...), "cuda")`.
 
-    A thread takes batches from the loader and copies them through pooled pinned memory on a stream of its own, `depth` batches
-    ahead. A batch may be any nest of mappings, lists, tuples, named tuples and dataclasses; tensors in it come from torch's
-    allocator, whichever that is, and may be used on the current stream at once; everything else is left alone.
+    A thread takes batches from the loader and copies them through pooled pinned memory on a stream of its own,
+    `depth` batches ahead. A batch may be any nest of mappings, lists, tuples, named tuples and dataclasses; tensors
+    in it come from torch's allocator, whichever that is, and may be used on the current stream at once; everything
+    else is left alone.
 
-    It can be iterated over again, one iteration at a time. An exception of the loader or its workers is raised where its
-    batch would have been, with its traceback; it ends the iteration, and so does leaving the loop. The loader should not pin
-    memory itself.
+    It can be iterated over again, one iteration at a time. An exception of the loader or its workers is raised where
+    its batch would have been, with its traceback; it ends the iteration, and so does leaving the loop. The loader
+    should not pin memory itself.
     """
 
     def __init__(self, loader: Iterable[Any], device: object = "cuda", depth: int = 2) -> None:
         """Take any iterable; `depth` is how many batches may be on the device before they are asked for, from 1 on."""
         if depth < 1:
             raise ValueError(f"depth is the number of batches that are copied ahead, 1 or more, not {depth}")
-        if not isinstance(device, int) and device is not None and torch.device(device).type != "cuda":  # type: ignore[arg-type]
-            raise FlagstoneError(f"batches are copied to a CUDA device, not to {device}; iterate over the loader itself")
+        if not isinstance(device, int) and device is not None and torch.device(device).type != "cuda":
+            raise FlagstoneError(
+                f"batches are copied to a CUDA device, not to {device}; iterate over the loader itself"
+            )
         self.loader = loader
         self.device = torch.device("cuda", device_index(device))
         self.depth = depth
@@ -59,26 +62,27 @@ class Prefetcher:
         return len(self.loader)  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the number of the epoch on: to the loader, or to its samplers and data set, whichever have `set_epoch`."""
+        """Pass the number of the epoch on: to the loader, or to its samplers and data set, whichever have
+        `set_epoch`."""
         own = getattr(self.loader, "set_epoch", None)
         if own is not None:
             own(epoch)
             return
         batch_sampler = getattr(self.loader, "batch_sampler", None)
-        told: list[object] = []
-        for part in (
+        parts: list[Any] = [
             getattr(self.loader, "sampler", None),
             batch_sampler,
             getattr(batch_sampler, "sampler", None),
             getattr(self.loader, "dataset", None),
-        ):
-            if hasattr(part, "set_epoch") and not any(part is known for known in told):
+        ]
+        for part in {id(part): part for part in parts}.values():
+            if hasattr(part, "set_epoch"):
                 part.set_epoch(epoch)
-                told.append(part)
 
 
 class _Work:
-    """The thread of an iteration, and what both share. Refers to no iteration, so that dropping that can end the thread."""
+    """The thread of an iteration, and what both share. Refers to no iteration, so that dropping that can end the
+    thread."""
 
     def __init__(self, batches: Iterator[Any], stager: Stager, depth: int) -> None:
         self.device = stager.device

@@ -1,4 +1,5 @@
-"""Batches to a device through pieces of pinned memory, all of one size: no batch is too large, and nothing fragments."""
+"""Batches to a device through pieces of pinned memory, all of one size: no batch is too large, and nothing
+fragments."""
 
 from typing import Any
 
@@ -87,7 +88,8 @@ class Staged:
         self.value: Any = None
         self.tensors: list[torch.Tensor] = []
         self.whole = True
-        """Whether all tensors could be copied so: the memory of sparse and nested ones cannot be told of another stream."""
+        """Whether all tensors could be copied so: the memory of sparse and nested ones cannot be told of another
+        stream."""
         self.copied = torch.cuda.Event()
         self._device = device
 

@@ -14,8 +14,8 @@ Convert: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 def map_tensors(batch: Any, convert: Convert) -> Any:
     """Return `batch` with each tensor replaced by what `convert` makes of it.
 
-    Looks into mappings, lists, tuples, named tuples and dataclasses, and keeps their types. What is anything else, such as a
-    string, stays the same object.
+    Looks into mappings, lists, tuples, named tuples and dataclasses, and keeps their types. What is anything else,
+    such as a string, stays the same object.
     """
     if isinstance(batch, torch.Tensor):
         return convert(batch)
