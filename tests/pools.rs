@@ -3,11 +3,11 @@
 mod contract;
 
 use contract::Kind;
-use flagstone::config::Source;
 use flagstone::Pool;
-use flagstone::driver::{Driver, Stream};
+use flagstone::config::Source;
 use flagstone::driver::pinned::Pinned;
 use flagstone::driver::sim::{Device, Options, Sim, StreamKind};
+use flagstone::driver::{Driver, Stream};
 
 fn stream(device: &Device) -> Stream {
     device.stream_create(StreamKind::NonBlocking).expect("a stream")

@@ -2,6 +2,7 @@
 
 use super::numa::{NODES, current_node};
 use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use std::time::Duration;
 
 /// The host as a stream, one for each NUMA node, counted down from here: what it did is done. Host code writes a block as
 /// soon as it has it, so blocks are allocated on the stream of the thread's node, and each stream that copies from or to one is
@@ -137,7 +138,7 @@ impl<D: Driver> Driver for Pinned<D> {
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if host_id(stream).is_some() {
-            self.driver.event_synchronize(event)
+            self.driver.event_synchronize(event, Duration::MAX).map(drop)
         } else {
             self.driver.stream_wait(stream, event)
         }
@@ -149,7 +150,11 @@ impl<D: Driver> Driver for Pinned<D> {
 
     fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
         // The host has nothing to record: an event of the default stream is done no earlier.
-        let recorded = if host_id(stream).is_some() { Stream::LEGACY } else { stream };
+        let recorded = if host_id(stream).is_some() {
+            Stream::LEGACY
+        } else {
+            stream
+        };
         self.driver.event_record(event, recorded)
     }
 
@@ -157,16 +162,16 @@ impl<D: Driver> Driver for Pinned<D> {
         self.driver.event_query(event)
     }
 
-    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
-        self.driver.event_synchronize(event)
+    fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
+        self.driver.event_synchronize(event, most)
     }
 
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
         self.driver.event_destroy(event)
     }
 
-    fn synchronize(&self) -> DriverResult<()> {
-        self.driver.synchronize()
+    fn synchronize(&self, most: Duration) -> DriverResult<bool> {
+        self.driver.synchronize(most)
     }
 
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {

@@ -129,9 +129,9 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
-    /// Waits for the context, rather than for memory, where that gets back at least as much as is in use otherwise. Work of
-    /// captures under way cannot be waited for: nothing is done then.
-    pub(super) fn settle_unseen(&self) {
+    /// Synchronises the context if as much waits for that as is in use otherwise, 64 MiB at least; before an allocation, so
+    /// that the pool need not grow for what nobody uses any more. Where a capture is under way nothing is done.
+    pub(crate) fn settle_unseen(&self) {
         let unseen = self.unseen_bytes();
         if unseen >= UNSEEN_LEAST && unseen >= self.pages.reserved() / 2 {
             // What cannot be waited for now is waited for later.

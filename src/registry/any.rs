@@ -399,7 +399,7 @@ impl AnyPool {
 }
 
 fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
-    pool.settle();
+    pool.settle_unseen();
     let ptr = pool.alloc(bytes, pool.driver().home())?;
     let Some(stream) = stream else { return Ok(ptr) };
     match pool.record_stream(ptr, stream) {
