@@ -94,7 +94,7 @@ def test_batches_are_right_with_and_without_the_swap(swap):
         assert flagstone.torch.memory_stats(0).alloc_count >= 40
     stats = pinned_pool().stats()
     assert stats.live_blocks == 0
-    assert stats.peak_reserved_bytes <= 4 * (length(19) + 3 * MIB)
+    assert stats.peak_reserved_bytes <= 16 * MIB
 
 
 def test_any_nest_keeps_its_shape():
@@ -143,9 +143,9 @@ def test_copies_that_are_late_are_waited_for_on_the_device():
         simcuda.advance(1_000_000)
     for index, data in enumerate(copies):
         assert (data.cpu() == index % 251).all()
-    in_use, held = (getattr(pinned_pool().stats(), f"peak_{name}_bytes") for name in ("active", "reserved"))
-    assert held <= 1.15 * in_use
-    assert in_use <= 3 * 4 * MIB + 3 * 2 * MIB, "three batches are being copied at most"
+    stats = pinned_pool().stats()
+    assert stats.peak_reserved_bytes <= 1.15 * stats.peak_active_bytes
+    assert stats.peak_reserved_bytes <= 16 * MIB, "however late the device is"
 
 
 def test_pinned_memory_is_taken_from_the_driver_at_the_start_only():
@@ -296,7 +296,11 @@ def test_wrong_arguments_say_so():
         Prefetcher([], "cpu")
 
 
-def test_running_out_of_pinned_memory_is_an_error():
+def test_little_pinned_memory_is_enough_and_none_is_an_error():
+    pinned_pool().limit = 4 * MIB
+    for index, batch in enumerate(Prefetcher(loader(workers=0))):
+        check(batch, index)
+    pinned_pool().trim()
     pinned_pool().limit = MIB
     with pytest.raises(flagstone.OutOfMemoryError):
         list(Prefetcher(loader(workers=0)))

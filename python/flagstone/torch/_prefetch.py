@@ -4,7 +4,6 @@ import contextlib
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator
 from queue import SimpleQueue
 from typing import Any, NamedTuple
@@ -89,8 +88,9 @@ class _Work:
         self.results: SimpleQueue[Staged | _End] = SimpleQueue()
         self.slots = threading.Semaphore(depth)
         self.stopped = False
-        arguments = (batches, stager, depth)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="flagstone-prefetch", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(batches, stager), name="flagstone-prefetch", daemon=True
+        )
         self._thread.start()
 
     def close(self, timeout: float | None = _JOIN_SECONDS) -> None:
@@ -106,34 +106,28 @@ class _Work:
             with contextlib.suppress(RuntimeError):
                 self._thread.join(None if end is None else max(0.0, end - time.monotonic()))
 
-    def _run(self, batches: Iterator[Any], stager: Stager, depth: int) -> None:
+    def _run(self, batches: Iterator[Any], stager: Stager) -> None:
         error = None
         try:
             # For this thread only: the copies into pinned memory should not take the cores of the workers.
             torch.set_num_threads(1)
-            with torch.cuda.device(self.device):
-                self._stage_all(batches, stager, depth)
+            with torch.cuda.device(self.device), stager:
+                self._stage_all(batches, stager)
         except BaseException as raised:
             error = raised
         self.results.put(_End(error))
 
-    def _stage_all(self, batches: Iterator[Any], stager: Stager, depth: int) -> None:
-        copying: deque[torch.cuda.Event] = deque()
+    def _stage_all(self, batches: Iterator[Any], stager: Stager) -> None:
         while True:
             self.slots.acquire()
-            if len(copying) > depth:
-                # A device that is late must not make pinned memory grow.
-                copying.popleft().synchronize()
             if self.stopped:
                 return
             try:
                 batch = next(batches)
             except StopIteration:
                 return
-            staged = stager.stage(batch)
-            copying.append(staged.copied)
-            self.results.put(staged)
-            del batch, staged
+            self.results.put(stager.stage(batch))
+            del batch
 
 
 class _End(NamedTuple):

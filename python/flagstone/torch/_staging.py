@@ -1,31 +1,34 @@
-"""Batches to a device through pieces of pinned memory, all of one size: no batch is too large, and nothing
-fragments."""
+"""Batches to a device through a few pieces of pinned memory, in turn: no batch is too large, and nothing fragments."""
 
+from collections import deque
 from typing import Any
 
 import torch
 
-from flagstone._core import PinnedBuffer
+from flagstone._core import PinnedPool
+from flagstone.errors import OutOfMemoryError
 from flagstone.torch._pinned import is_plain, pinned_pool
 from flagstone.torch._tree import map_tensors
 
 PIECE = 2 << 20
-"""Bytes of a piece: copied at the bus's full rate, and little enough that the end of a batch wastes little."""
+"""Bytes of a piece: enough for the bus's full rate."""
+PIECES = 8
+"""How many there are: the host fills some while the device copies from others."""
 
 _ALIGNMENT = 512
 
 
 class Stager:
-    """Copies batches to a device, on a stream of its own. Used in one thread."""
+    """Copies batches to a device, on a stream of its own. Used in one thread at a time, inside a `with` block."""
 
     def __init__(self, device: torch.device) -> None:
         """Make the stream."""
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self._pool = pinned_pool(device)
-        self._buffer: PinnedBuffer | None = None
-        self._piece = torch.empty(0, dtype=torch.uint8)
-        self._used = 0
+        self._idle: deque[_Piece] = deque()
+        """The pieces in the order of their last copies, which may still run."""
+        self._piece: _Piece | None = None
 
     def stage(self, batch: Any) -> "Staged":
         """Start to copy a batch. Its memory is the stream's until `Staged.hand_over`."""
@@ -46,6 +49,15 @@ class Stager:
         staged.copied.record(self.stream)
         return staged
 
+    def __enter__(self) -> None:
+        """Begin with no piece."""
+
+    def __exit__(self, *exception: object) -> None:
+        """Give the pieces back to their pool, which waits for the copies."""
+        for piece in self._idle:
+            piece.buffer.record(self.stream)
+        self._idle.clear()
+
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         if not is_plain(tensor) or tensor.requires_grad or tensor.is_pinned():
             return tensor.to(self.device, non_blocking=True)
@@ -53,31 +65,55 @@ class Stager:
         if there.numel() > 0:
             # Where a tensor has gaps or overlaps the result has not, and the source is made like it.
             same = tensor.stride() == there.stride()
-            self._bytes(_bytes(tensor if same else torch.empty_like(tensor).copy_(tensor)), _bytes(there))
+            self._copy(_bytes(tensor if same else torch.empty_like(tensor).copy_(tensor)), _bytes(there))
         return there
 
-    def _bytes(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        done, end = 0, source.numel()
-        while done < end:
-            if self._used >= self._piece.numel():
-                self._begin_piece()
-            count = min(end - done, self._piece.numel() - self._used)
-            part = self._piece[self._used : self._used + count]
-            part.copy_(source[done : done + count])
-            target[done : done + count].copy_(part, non_blocking=True)
-            done += count
-            self._used = (self._used + count + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+    def _copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy bytes, through as many pieces as it takes."""
+        while source.numel() > 0:
+            if self._piece is None or self._piece.used >= PIECE:
+                self._end_piece()
+                self._piece = self._next_piece()
+            part = self._piece.take(source.numel())
+            count = part.numel()
+            part.copy_(source[:count])
+            target[:count].copy_(part, non_blocking=True)
+            source, target = source[count:], target[count:]
 
-    def _begin_piece(self) -> None:
-        self._end_piece()
-        self._buffer = self._pool.alloc(PIECE)
-        self._piece = torch.from_dlpack(self._buffer)
+    def _next_piece(self) -> "_Piece":
+        if len(self._idle) < PIECES:
+            try:
+                return _Piece(self._pool)
+            except OutOfMemoryError:
+                # With fewer pieces it takes longer.
+                if not self._idle:
+                    raise
+        piece = self._idle.popleft()
+        piece.copied.synchronize()
+        piece.used = 0
+        return piece
 
     def _end_piece(self) -> None:
-        """Give the piece back: the pool waits for the copies that the stream has by now."""
-        if self._buffer is not None:
-            self._buffer.record(self.stream)
-        self._buffer, self._piece, self._used = None, torch.empty(0, dtype=torch.uint8), 0
+        if self._piece is not None:
+            self._piece.copied.record(self.stream)
+            self._idle.append(self._piece)
+            self._piece = None
+
+
+class _Piece:
+    """Pinned memory that is filled from its start."""
+
+    def __init__(self, pool: PinnedPool) -> None:
+        self.buffer = pool.alloc(PIECE)
+        self.copied = torch.cuda.Event()
+        self.used = 0
+        self._bytes = torch.from_dlpack(self.buffer)
+
+    def take(self, most: int) -> torch.Tensor:
+        """Return the next bytes, as many as there are."""
+        part = self._bytes[self.used : self.used + most]
+        self.used += (part.numel() + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        return part
 
 
 class Staged:
@@ -88,8 +124,7 @@ class Staged:
         self.value: Any = None
         self.tensors: list[torch.Tensor] = []
         self.whole = True
-        """Whether all tensors could be copied so: the memory of sparse and nested ones cannot be told of another
-        stream."""
+        """Whether all tensors could be copied so: sparse and nested ones cannot be told of another stream."""
         self.copied = torch.cuda.Event()
         self._device = device
 
@@ -98,8 +133,7 @@ class Staged:
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self.copied)
         for tensor in self.tensors:
-            if tensor.device == self._device:
-                tensor.record_stream(stream)
+            tensor.record_stream(stream)
         if self.whole:
             return self.value
         return map_tensors(self.value, lambda tensor: tensor.to(self._device))
