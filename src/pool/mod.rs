@@ -15,6 +15,7 @@
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
+//! | `history` | what is recorded of them, while somebody asks for it |
 //! | `check` | walks every invariant (feature `check`) |
 
 mod ahead;
@@ -25,6 +26,7 @@ mod core;
 mod dependencies;
 mod free;
 mod give;
+mod history;
 mod miss;
 mod pressure;
 mod private;
@@ -205,7 +207,7 @@ impl<D: Driver> Pool<D> {
     ///
     /// # Errors
     /// As [`Self::record_stream`].
-    pub fn record(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
+    pub fn record_work(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
         self.add_use_so_far(addr, stream)
     }
 

@@ -226,7 +226,7 @@ impl PinnedBuffer {
     /// stream named waits until the pool has synchronised the context.
     fn record(slf: &Bound<'_, Self>, stream: StreamArg) -> PyResult<()> {
         let block = slf.as_super().get().live(slf.py())?;
-        Ok(slf.py().detach(|| block.pool.record(block.ptr, stream.0))?)
+        Ok(slf.py().detach(|| block.pool.record_work(block.ptr, stream.0))?)
     }
 }
 

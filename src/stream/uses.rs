@@ -41,7 +41,7 @@ impl Uses {
             }
         };
         // Already used, or freed meanwhile by a faulty program: nothing to change then.
-        block.change(State::Live, State::Used);
+        let _ = block.change(State::Live, State::Used) || block.change(State::Recorded, State::Used);
         unneeded.map(|recorded| recorded.event)
     }
 
