@@ -198,9 +198,11 @@ def test_after_an_exception_the_iteration_is_over():
 
 
 def test_the_death_of_a_worker_is_an_error():
-    said = raised_in(lambda: list(Prefetcher(loader(dies=5))))
-    assert "worker" in said
-    gc.collect()
+    iteration = iter(Prefetcher(loader(dies=5)))
+    # torch also raises it in the main thread, whatever that does just then.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with pytest.raises((RuntimeError, OSError)):
+        list(iteration)
     assert threads() == []
 
 
