@@ -4,6 +4,7 @@ use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Idle, Kind, What};
 use crate::driver::Driver;
+use crate::history::Action;
 use crate::sync::lock;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,7 +20,7 @@ impl<D: Driver> Pool<D> {
         if parts.is_empty() {
             return Ok(0);
         }
-        if let Err(error) = self.synchronize() {
+        if let Err(error) = self.synchronize_context() {
             for (arena, kind, part) in parts {
                 arena
                     .lock(&self.core.metadata)
@@ -82,6 +83,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.give_slab(&self.driver, part.addr, part.bytes);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 return part.bytes;
             }
@@ -96,6 +98,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.unmap(&self.driver, &part.mappings[0]);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 bytes += part.bytes;
             } else {
@@ -169,6 +172,8 @@ impl<D: Driver> Pool<D> {
             self.give_addresses();
         }
         let mut pending = lock(&self.pending);
+        let unneeded = self.uses.take_events();
+        unneeded.into_iter().for_each(|event| pending.put_back(event));
         for arena in self.core.arenas.iter() {
             let events = std::mem::take(&mut lock(&arena.gate).events);
             events.into_iter().for_each(|(_, event)| pending.put_back(event));

@@ -10,12 +10,15 @@ mod block;
 mod buffer;
 mod dlpack;
 mod errors;
+mod history;
 mod info;
 mod pool;
+mod prewarm;
 mod process;
 mod replay;
 mod settings;
 mod sim;
+mod stacks;
 mod stats;
 
 use pyo3::pymodule;
@@ -32,11 +35,15 @@ mod _core {
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
     #[pymodule_export]
+    use super::prewarm::Prewarm;
+    #[pymodule_export]
     use super::process::{c_functions, configure, find_process_pool, last_error, process_pool, torch_error};
     #[pymodule_export]
     use super::replay::{Trace, model, replay};
     #[pymodule_export]
     use super::sim::SimulatedDevice;
+    #[pymodule_export]
+    use super::stacks::{follow_stack, forget_stacks};
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

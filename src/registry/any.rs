@@ -5,12 +5,13 @@ use std::str::FromStr;
 use crate::config::Config;
 #[cfg(feature = "cuda")]
 use crate::driver::cuda::Cuda;
-use crate::driver::pinned::{self, Pinned};
+use crate::driver::pinned::Pinned;
 use crate::driver::sim::{Options as SimOptions, Sim};
 use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
+use crate::history::History;
 use crate::pool::{Core, Pool, PrivateId};
 use crate::stats::{BlockInfo, Snapshot, Stats};
 
@@ -214,7 +215,7 @@ impl AnyPool {
         each!(self, pool => pool.driver().properties().total_bytes)
     }
 
-    /// See [`Pool::alloc`]. Pinned memory belongs to the host, and `stream` is recorded as its first use.
+    /// See [`Pool::alloc`]. Pinned memory belongs to the host, and `stream` is recorded as a use.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
@@ -225,8 +226,22 @@ impl AnyPool {
             Self::Cuda(pool) => pool.alloc(bytes, stream),
             Self::Sim(pool) => pool.alloc(bytes, stream),
             #[cfg(feature = "cuda")]
+            Self::PinnedCuda(pool) => alloc_pinned(pool, bytes, Some(stream)),
+            Self::PinnedSim(pool) => alloc_pinned(pool, bytes, Some(stream)),
+        }
+    }
+
+    /// As [`Self::alloc`], where a stream may be named: device memory is the legacy default stream's otherwise, and pinned
+    /// memory has no recorded use.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn alloc_on(&self, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
+        match self {
+            #[cfg(feature = "cuda")]
             Self::PinnedCuda(pool) => alloc_pinned(pool, bytes, stream),
             Self::PinnedSim(pool) => alloc_pinned(pool, bytes, stream),
+            device => device.alloc(bytes, stream.unwrap_or(Stream::LEGACY)),
         }
     }
 
@@ -284,6 +299,36 @@ impl AnyPool {
         each!(self, pool => pool.record_stream(ptr, stream))
     }
 
+    /// See [`Pool::record_work`].
+    ///
+    /// # Errors
+    /// As [`Pool::record_work`].
+    pub fn record_work(&self, ptr: DevicePtr, stream: Stream) -> Result<()> {
+        each!(self, pool => pool.record_work(ptr, stream))
+    }
+
+    /// See [`Pool::free_unseen`].
+    ///
+    /// # Errors
+    /// As [`Pool::free_unseen`].
+    pub fn free_unseen(&self, ptr: DevicePtr) -> Result<()> {
+        each!(self, pool => pool.free_unseen(ptr))
+    }
+
+    /// See [`Pool::synchronize`].
+    ///
+    /// # Errors
+    /// As [`Pool::synchronize`].
+    pub fn synchronize(&self) -> Result<()> {
+        each!(self, pool => pool.synchronize())
+    }
+
+    /// See [`Pool::reserved_bytes`].
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        each!(self, pool => pool.reserved_bytes())
+    }
+
     /// See [`Pool::trim`].
     ///
     /// # Errors
@@ -328,6 +373,28 @@ impl AnyPool {
         each!(self, pool => pool.snapshot())
     }
 
+    /// See [`Pool::start_history`].
+    pub fn start_history(&self, most: usize, stacks: bool) {
+        each!(self, pool => pool.start_history(most, stacks));
+    }
+
+    /// See [`Pool::stop_history`].
+    pub fn stop_history(&self) {
+        each!(self, pool => pool.stop_history());
+    }
+
+    /// See [`Pool::is_recording`].
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        each!(self, pool => pool.is_recording())
+    }
+
+    /// See [`Pool::history`].
+    #[must_use]
+    pub fn history(&self) -> History {
+        each!(self, pool => pool.history())
+    }
+
     /// See [`Pool::begin_private`].
     pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
         each!(self, pool => pool.begin_private(id, filter));
@@ -354,8 +421,10 @@ impl AnyPool {
     }
 }
 
-fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-    let ptr = pool.alloc(bytes, pinned::HOST)?;
+fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
+    pool.settle_unseen();
+    let ptr = pool.alloc(bytes, pool.driver().home())?;
+    let Some(stream) = stream else { return Ok(ptr) };
     match pool.record_stream(ptr, stream) {
         Ok(()) => Ok(ptr),
         Err(error) => {
