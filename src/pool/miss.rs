@@ -357,7 +357,7 @@ impl<D: Driver> Pool<D> {
         };
         if !self.add_segment(arena, kind, span, false) {
             // If it cannot be given back it stays booked; what the stream had before may still be in use.
-            if self.synchronize().is_ok() {
+            if self.synchronize_context().is_ok() {
                 let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
             }
             return Err(Refusal::Full);
