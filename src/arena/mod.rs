@@ -159,7 +159,7 @@ pub(crate) struct Arena {
     pub(crate) gate: Mutex<Gate>,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
-    has_memory: AtomicBool,
+    in_use: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -185,7 +185,8 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.arena.has_memory.store(self.inner.held() > 0, Relaxed);
+        let in_use = self.inner.regions.iter().any(|region| region.live_segments > 0);
+        self.arena.in_use.store(in_use, Relaxed);
     }
 }
 
@@ -215,7 +216,7 @@ impl Arena {
             settled: AtomicU32::new(0),
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
-            has_memory: AtomicBool::new(false),
+            in_use: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
                 epoch: 1,
@@ -256,10 +257,11 @@ impl Arena {
         Locked { arena: self, inner }
     }
 
-    /// Whether the arena has memory, as of when its lock was last free.
-    pub(crate) fn has_memory(&self) -> bool {
+    /// Whether the arena has memory, or addresses, as of when its lock was last free: those of most streams have none once they
+    /// are gone.
+    pub(crate) fn is_in_use(&self) -> bool {
         // Relaxed: a hint. Who needs to know takes the lock.
-        self.has_memory.load(Relaxed)
+        self.in_use.load(Relaxed)
     }
 
     /// Empties the shared lists into the slabs and ranges.

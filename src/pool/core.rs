@@ -362,6 +362,11 @@ impl Core {
         }
     }
 
+    /// The arenas that have memory or addresses.
+    pub(crate) fn arenas_in_use(&self) -> impl Iterator<Item = &Arena> {
+        self.arenas.iter().filter(|arena| arena.is_in_use())
+    }
+
     /// The arena whose memory a block is.
     pub(crate) fn arena_of(&self, block: &Block) -> &Arena {
         // Relaxed: set before the block could be reached.

@@ -49,10 +49,9 @@ impl<D: Driver> Pool<D> {
 
     /// Takes free memory of `other` for the arena, whose stream waits for what the other one has to do.
     ///
-    /// The caller has asked [`Self::may_wait`].
+    /// The caller has asked [`Self::may_wait`] for the arena; the other stream's handle is live.
     pub(super) fn borrow<'a>(&'a self, arena: &Arena, other: &'a Arena, found: &mut Gathered<'a>) {
-        // An event on the other stream needs a handle that is live.
-        if !self.is_durable(other.key.stream) || !self.may_wait(other) {
+        if !self.may_wait(other) {
             return;
         }
         if self.claim(other, found.missing()) > 0 {

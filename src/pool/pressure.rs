@@ -98,13 +98,13 @@ impl<D: Driver> Pool<D> {
             Stage::Device => Some(self.wait_for_device(request)),
             Stage::IdleTaken => {
                 let need = size_class::bytes(Kind::range_units(request.units));
-                Some(Outcome::Freed(self.take_idle(need)?))
+                Some(Outcome::Freed(self.take_idle(need, true)?))
             }
             Stage::IdleGiven => {
                 // Handles that are too large for what is left of the limit: back to the driver, and taken anew as needed.
                 // Others may have filled their magazines anew.
                 self.core.take_magazines(None);
-                let slabs = self.take_idle(u64::MAX)?;
+                let slabs = self.take_idle(u64::MAX, false)?;
                 self.give_addresses();
                 let handles = self.pages.release_spare(&self.driver, 0).unwrap_or_else(|_| {
                     count(&self.core.events.driver_errors);

@@ -108,12 +108,14 @@ impl<D: Driver> Pool<D> {
         found
     }
 
-    /// The other arenas that have memory, but for those that captures hold.
+    /// The other arenas whose memory may be had: but for those that captures hold, and those of streams whose handles may be dead, on
+    /// which no event can be recorded.
     fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
         let own = arena.index;
-        let others = self.core.arenas.iter().filter(move |other| other.index != own);
-        // Relaxed: a capture that begins now gets its memory from elsewhere.
-        others.filter(|other| other.has_memory() && other.holders.load(Relaxed) == 0)
+        self.core.arenas_in_use().filter(move |other| {
+            // Relaxed: a capture that begins now gets its memory from elsewhere.
+            other.index != own && other.holders.load(Relaxed) == 0 && self.is_durable(other.key.stream)
+        })
     }
 
     /// Unmaps free memory of `other` that the device is done with.

@@ -17,7 +17,7 @@ impl<D: Driver> Pool<D> {
         let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
         let active = allocated + sum.pending;
         let (mut segments, mut largest) = (0, 0);
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             let inner = arena.lock(metadata);
             largest = largest.max(inner.largest(metadata));
             let regions = inner.regions.iter().flat_map(|region| &region.segments);
@@ -82,7 +82,7 @@ impl<D: Driver> Pool<D> {
     /// Where everything is: a walk over all blocks, each stream's under its lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut segments = Vec::new();
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             let mut inner = arena.lock(&self.core.metadata);
             for kind in Kind::ALL {
                 let name = ["slabs", "small", "large"][kind as usize];

@@ -98,7 +98,8 @@ impl Current {
     /// The cache that this thread owns in `pool` for the stream `key`.
     pub(crate) fn find(&self, pool: u64, key: StreamKey) -> Option<&'static Cache> {
         let owned = self.owned.borrow();
-        let found = owned.iter().find(|owned| owned.pool == pool && owned.key == key)?;
+        // The newest first: streams that are gone leave theirs.
+        let found = owned.iter().rfind(|owned| owned.pool == pool && owned.key == key)?;
         // SAFETY: pool numbers are not used again, so the caller, who has this pool, keeps its caches alive. The
         // lifetime is longer than the truth and ends within the pool's own methods.
         Some(unsafe { &*found.cache })
