@@ -17,7 +17,8 @@ impl<D: Driver> Pool<D> {
             stream: StreamKey::Legacy,
             private: None,
         };
-        let arena = self.arena_for(key, Stream::LEGACY)?;
+        let visit = self.arena_for(key, Stream::LEGACY)?;
+        let arena = visit.arena();
         // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
         let mut held = Vec::new();
         let result = self.take_until(arena, bytes, &mut held);

@@ -70,7 +70,7 @@ impl<D: Driver> Pool<D> {
         };
         if strays {
             free()
-                .filter(|arena| !self.is_durable(arena.key.stream))
+                .filter(|arena| !self.is_durable(arena.key().stream))
                 .for_each(|arena| take(arena, true));
         }
         free().for_each(|arena| take(arena, false));

@@ -80,9 +80,11 @@ impl<D: Driver> Pool<D> {
 
     fn set_holders(&self, routes: &Routes, id: PrivateId) {
         let holders = routes.holders.get(&id).copied().unwrap_or(0);
-        for arena in self.core.arenas.iter().filter(|arena| arena.key.private == Some(id)) {
-            arena.holders.store(holders, Relaxed);
-        }
+        self.core.each_owned(|key, arena| {
+            if key.private == Some(id) {
+                arena.holders.store(holders, Relaxed);
+            }
+        });
     }
 
     /// Whether a capture may be under way, which a wait for the device would end. Those that nobody announced are seen
@@ -90,9 +92,9 @@ impl<D: Driver> Pool<D> {
     pub(super) fn may_capture(&self) -> bool {
         let capturing = |stream| self.driver.is_capturing(stream) != Ok(false);
         let unannounced = |arena: &Arena| {
-            arena.key.private.is_some_and(|(first, _)| first == UNANNOUNCED)
-                && self.is_durable(arena.key.stream)
-                && capturing(arena.stream)
+            arena.key().private.is_some_and(|(first, _)| first == UNANNOUNCED)
+                && self.is_durable(arena.key().stream)
+                && capturing(arena.stream())
         };
         lock(&self.routes).open.iter().any(|open| !open.plain)
             || capturing(Stream::LEGACY)
@@ -112,7 +114,8 @@ impl<D: Driver> Pool<D> {
                 open.id
             });
             if let Some(id) = found {
-                self.arena_for(
+                // Until it has its holders nobody may take it for empty.
+                let _visit = self.arena_for(
                     ArenaKey {
                         stream: key,
                         private: Some(id),
@@ -129,14 +132,14 @@ impl<D: Driver> Pool<D> {
         }
         // A capture by a library that tells us nothing: its graph may be replayed for ever.
         let private = (UNANNOUNCED, id);
-        let arena = self.arena_for(
+        let visit = self.arena_for(
             ArenaKey {
                 stream: key,
                 private: Some(private),
             },
             stream,
         )?;
-        arena.holders.store(1, Relaxed);
+        visit.arena().holders.store(1, Relaxed);
         Ok(Some(private))
     }
 }

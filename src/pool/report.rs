@@ -75,7 +75,7 @@ impl<D: Driver> Pool<D> {
             addr,
             bytes: block.bytes(),
             requested: block.requested.load(Relaxed),
-            stream: self.core.arenas.get(block.arena.load(Relaxed)).stream,
+            stream: self.core.arenas.get(block.arena.load(Relaxed)).stream(),
         })
     }
 
@@ -95,8 +95,8 @@ impl<D: Driver> Pool<D> {
                     segments.push(SnapshotSegment {
                         addr,
                         bytes,
-                        stream: arena.stream,
-                        private: arena.key.private,
+                        stream: arena.stream(),
+                        private: arena.key().private,
                         kind: name,
                         blocks,
                     });

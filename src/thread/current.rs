@@ -117,6 +117,24 @@ impl Current {
         });
     }
 
+    /// Forgets the caches of this thread in `pool` that are stale; their indices, for the caller to give them back.
+    pub(crate) fn disown(&self, pool: u64, stale: impl Fn(StreamKey, &Cache) -> bool) -> Vec<u32> {
+        let mut indices = Vec::new();
+        self.owned.borrow_mut().retain(|owned| {
+            if owned.pool != pool {
+                return true;
+            }
+            // SAFETY: as in `find`.
+            let cache = unsafe { &*owned.cache };
+            let stale = stale(owned.key, cache);
+            if stale {
+                indices.push(cache.index);
+            }
+            !stale
+        });
+        indices
+    }
+
     /// Any cache that this thread owns in `pool`: where a free that goes elsewhere is counted.
     pub(crate) fn any(&self, pool: u64) -> Option<&'static Cache> {
         let owned = self.owned.borrow();
