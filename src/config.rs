@@ -3,6 +3,7 @@
 
 use crate::bytes;
 use crate::error::ConfigError;
+use std::fmt;
 
 /// The environment variable that [`Config::from_env`] reads.
 pub const ENVIRONMENT: &str = "FLAGSTONE_CONF";
@@ -154,6 +155,38 @@ impl Config {
     }
 }
 
+/// What differs from the defaults, as [`Config::parse`] reads it.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let texts = |config: &Self| {
+            let limit = match config.limit {
+                None => "none".to_owned(),
+                Some(Limit::Bytes(bytes)) => bytes.to_string(),
+                Some(Limit::Fraction(fraction)) => format!("{fraction:?}"),
+            };
+            let source = match config.source {
+                Source::Auto => "auto",
+                Source::VirtualMemory => "virtual_memory",
+                Source::Slabs => "slabs",
+            };
+            [
+                ("limit", limit),
+                ("growth", config.growth.to_string()),
+                ("magazine", config.magazine.to_string()),
+                ("source", source.to_owned()),
+                ("reserve", config.reserve.to_string()),
+            ]
+        };
+        let pairs = texts(self).into_iter().zip(texts(&default));
+        let changed = pairs.filter(|(own, default)| own != default);
+        for (place, ((key, value), _)) in changed.enumerate() {
+            write!(f, "{}{key}:{value}", if place > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
 /// A limit; `Some(None)` for "none".
 fn parse_limit(text: &str) -> Option<Option<Limit>> {
     if text == "none" {
@@ -189,6 +222,18 @@ mod tests {
         for bad in ["", "0", "0%", "101%", "1.5", "-1", "all", "nan", "0.0"] {
             assert!(limit(bad).is_err(), "{bad:?} was taken");
         }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        assert_eq!(Config::default().to_string(), "");
+        for (key, _) in KEYS {
+            let value = if key == "source" { "slabs" } else { "3145728" };
+            let config = Config::parse(&format!("{key}:{value}")).expect("good");
+            assert_eq!(config.to_string(), format!("{key}:{value}"));
+        }
+        let text = "limit:0.5,growth:1024,source:virtual_memory";
+        assert_eq!(Config::parse(text).expect("good").to_string(), text);
     }
 
     #[test]

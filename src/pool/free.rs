@@ -18,7 +18,12 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
-        let block = self.live(addr)?;
+        let block = self.live(addr).inspect_err(|error| {
+            count(match error {
+                Error::DoubleFree { .. } => &self.core.events.double_frees,
+                _ => &self.core.events.invalid_frees,
+            });
+        })?;
         let also = match also {
             Some(stream) => self.foreign_use(block, stream, true)?,
             None => None,
@@ -44,17 +49,13 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
-    /// The live block that begins at `addr`; counts what is wrong otherwise.
+    /// The live block that begins at `addr`.
     fn live(&self, addr: DevicePtr) -> Result<&Block> {
-        let Some(block) = self.core.metadata.find(addr) else {
-            count(&self.core.events.invalid_frees);
-            return Err(Error::UnknownPointer { addr });
-        };
-        if matches!(block.state(), State::Live | State::Used) {
-            return Ok(block);
+        let block = self.core.metadata.find(addr).ok_or(Error::UnknownPointer { addr })?;
+        match block.state() {
+            State::Live | State::Used => Ok(block),
+            _ => Err(Error::DoubleFree { addr }),
         }
-        count(&self.core.events.double_frees);
-        Err(Error::DoubleFree { addr })
     }
 
     /// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
@@ -78,7 +79,7 @@ impl<D: Driver> Pool<D> {
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
     fn foreign_use(&self, block: &Block, stream: Stream, now: bool) -> Result<Option<Use>> {
-        let key = self.stream_key(stream)?;
+        let key = self.known(stream)?.key;
         if self.core.arena_of(block).key.stream == key {
             return Ok(None);
         }
@@ -91,7 +92,9 @@ impl<D: Driver> Pool<D> {
 
     /// [`Pool::record_stream`].
     pub(super) fn add_use(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        let block = self.live(addr)?;
+        let block = self
+            .live(addr)
+            .inspect_err(|_| count(&self.core.events.invalid_records))?;
         if let Some(new) = self.foreign_use(block, stream, false)? {
             self.uses.add(block, new);
         }

@@ -150,6 +150,7 @@ impl<D: Driver> Pool<D> {
                 name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
             });
         }
+        count(&self.core.events.synchronizations);
         self.driver.synchronize()
     }
 

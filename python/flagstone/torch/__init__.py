@@ -13,9 +13,19 @@ import torch
 from flagstone import _core
 from flagstone.stats import Snapshot, Stats
 from flagstone.torch._mempool import MemPool
+from flagstone.torch._private import NotServedError, PrivatePool
 from flagstone.torch._swap import install, is_installed
 
-__all__ = ["MemPool", "install", "is_installed", "memory_snapshot", "memory_stats", "reset_peak_memory_stats"]
+__all__ = [
+    "MemPool",
+    "NotServedError",
+    "PrivatePool",
+    "install",
+    "is_installed",
+    "memory_snapshot",
+    "memory_stats",
+    "reset_peak_memory_stats",
+]
 
 
 def memory_stats(device: object = None) -> Stats:

@@ -19,7 +19,10 @@ class MemPool(torch.cuda.MemPool):
         """Make the pool; `FlagstoneError` if this torch has no CUDA or flagstone is its allocator."""
         need_cuda_build()
         if is_installed():
-            raise FlagstoneError("flagstone is torch's allocator in this process already: a MemPool has nothing to add")
+            raise FlagstoneError(
+                "flagstone is torch's allocator in this process already; use flagstone.torch.PrivatePool, or "
+                "torch.cuda.MemPool()"
+            )
         configure("cuda", settings)
         functions = _core.c_functions()
         # Kept: older versions of torch hold no reference of their own to a pool's allocator.
