@@ -51,14 +51,14 @@ pub fn private_pools(py: Python<'_>, device: i32) -> BTreeMap<(u64, u64), u64> {
 
 /// Holds a private pool, on every device, until `release_private_pool`: memory that went there is given to nothing else.
 #[pyfunction]
-pub fn hold_private_pool(py: Python<'_>, id: (u64, u64)) {
-    py.detach(|| held::hold(id));
+pub fn hold_private_pool(py: Python<'_>, name: (u64, u64)) {
+    py.detach(|| held::hold(name));
 }
 
 /// Ends what `hold_private_pool` began; ids that are not held are ignored.
 #[pyfunction]
-pub fn release_private_pool(py: Python<'_>, id: (u64, u64)) {
-    py.detach(|| held::release(id));
+pub fn release_private_pool(py: Python<'_>, name: (u64, u64)) {
+    py.detach(|| held::release(name));
 }
 
 /// What failed last in an exported C function that this thread called, as an exception, taken out; None if nothing did.
