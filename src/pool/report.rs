@@ -58,6 +58,7 @@ impl<D: Driver> Pool<D> {
             synchronize_count: read(&events.synchronizations),
             pending_blocks: self.waiting.load(Relaxed) as u64,
             event_count: read(&events.recorded),
+            stream_wait_count: read(&events.stream_waits),
             segments,
             largest_free_bytes: largest,
             out_of_memory_count: read(&events.out_of_memory),
@@ -70,6 +71,7 @@ impl<D: Driver> Pool<D> {
             limit: self.pages.limit(),
             host_bytes: metadata.host_bytes(),
             large: self.large(&sum, reserved_large),
+            steps: self.steps.totals(),
         }
     }
 

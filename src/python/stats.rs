@@ -37,6 +37,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         synchronize_count,
         pending_blocks,
         event_count,
+        stream_wait_count,
         segments,
         largest_free_bytes,
         out_of_memory_count,
@@ -48,8 +49,10 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         driver_error_count,
         limit,
         host_bytes;
+        steps,
         large
     });
+    let _ = steps;
     fields.set_item("large", large_stats(py, large)?)?;
     class(py, "Stats")?.call((), Some(&fields))
 }
