@@ -140,8 +140,8 @@ class Segment:
     bytes: int
     stream: int
     """The handle of the stream whose memory it is."""
-    private: tuple[int, int] | None
-    """The private pool that it belongs to, as torch's graphs and memory pools have them."""
+    pool_id: tuple[int, int]
+    """The private pool that it belongs to, as torch's graphs and memory pools have them; (0, 0) for none."""
     kind: Literal["slabs", "small", "large"]
     """Blocks up to 16 KiB, up to 1 MiB, or above."""
     blocks: tuple[Block, ...]

@@ -112,7 +112,7 @@ impl<D: Driver> Pool<D> {
     /// The live block that begins at `addr`, or `None`.
     pub fn block(&self, addr: DevicePtr) -> Option<BlockInfo> {
         let block = self.core.metadata.find(addr)?;
-        matches!(block.state(), State::Live | State::Used).then(|| BlockInfo {
+        block.state().is_given_out().then(|| BlockInfo {
             addr,
             bytes: block.bytes(),
             requested: block.requested.load(Relaxed),
@@ -201,7 +201,7 @@ fn positive(value: i64) -> u64 {
 
 fn describe(block: &Block) -> SnapshotBlock {
     let state = match block.state() {
-        State::Live | State::Used => BlockState::ActiveAllocated,
+        state if state.is_given_out() => BlockState::ActiveAllocated,
         State::Pending => BlockState::ActivePendingFree,
         _ => BlockState::Inactive,
     };

@@ -227,5 +227,3 @@ def test_a_convolution_search_that_cannot_be_served_is_refused_by_name():
     assert torch.backends.cudnn.benchmark
     with pytest.raises(RuntimeError, match=r"docs/torch\.md"):
         torch._C._cuda_attach_out_of_memory_observer(print)
-    with pytest.raises(RuntimeError, match=r"docs/torch\.md"):
-        torch.cuda.memory._allocation_traceback(0)

@@ -6,7 +6,6 @@ What is replaced are the functions of `torch._C` that `torch.cuda.memory_stats` 
 so names that were imported from torch before answer too.
 """
 
-import warnings
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, Final, NoReturn
@@ -15,7 +14,7 @@ import torch
 
 from flagstone import _core
 from flagstone.stats import LargeStats, Stats
-from flagstone.torch import _private, _stats
+from flagstone.torch import _history, _private, _stats
 
 _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
@@ -73,28 +72,6 @@ def _fraction(device: int) -> float:
     return 1.0 if limit is None else limit / torch.cuda.mem_get_info(device)[1]
 
 
-def _snapshot(pool: tuple[int, ...] | None = None) -> dict[str, Any]:
-    segments = _stats.all_segments()
-    # Behind the pool's id there may be whether traces are wanted.
-    if pool is not None and pool[:2] != (0, 0):
-        segments = [segment for segment in segments if segment["segment_pool_id"] == pool[:2]]
-    return {
-        "segments": segments,
-        "device_traces": [[] for _ in range(torch.cuda.device_count())],
-        "host_segments": [],
-        "host_traces": [],
-        "external_annotations": [],
-        "allocator_settings": {"allocator": f"flagstone {_core.__version__}"},
-    }
-def _record_history(enabled: str | None, *_arguments: object, **_options: object) -> None:
-    if enabled is not None:
-        warnings.warn("flagstone records no history: snapshots show the present state only", stacklevel=3)
-
-
-def _history_is_recorded() -> bool:
-    return False
-
-
 def _retain_pool(graph: Any, pool: object) -> None:
     # Until the graph is gone; the pool holds its memory by itself.
     vars(graph).setdefault("_flagstone_pools", []).append(pool)
@@ -113,10 +90,11 @@ _FUNCTIONS = {
     "_cuda_resetPeakMemoryStats": _reset_peaks,
     "_cuda_resetAccumulatedMemoryStats": _reset_totals,
     "_cuda_getMemoryFraction": _fraction,
-    "_cuda_memorySnapshot": _snapshot,
-    "_cuda_record_memory_history": _record_history,
-    "_cuda_record_memory_history_legacy": _record_history,
-    "_cuda_isHistoryEnabled": _history_is_recorded,
+    "_cuda_memorySnapshot": _history.snapshot,
+    "_cuda_record_memory_history": _history.record,
+    "_cuda_record_memory_history_legacy": _history.record_legacy,
+    "_cuda_isHistoryEnabled": _history.is_recording,
+    "_cuda_allocationTraceback": _history.traceback,
     "_accelerator_isAllocatorInitialized": _is_initialized,
     "_accelerator_getDeviceStats": _memory_stats,
     "_accelerator_resetPeakStats": _reset_peaks,
@@ -135,6 +113,5 @@ _REFUSED: Final = [
     (torch.UntypedStorage, "_new_shared_cuda", "receiving CUDA tensors from other processes"),
     (torch.cuda.MemPool, "__init__", "the class torch.cuda.MemPool from before install()"),
     (torch._C, "_cuda_attach_out_of_memory_observer", "observers of torch's out-of-memory errors"),
-    (torch._C, "_cuda_allocationTraceback", "torch.cuda.memory._allocation_traceback"),
 ]
 """Functions that go through torch's own allocator: where they are, and what asks for them."""

@@ -7,7 +7,7 @@ import torch
 
 from flagstone import _core
 from flagstone.errors import FlagstoneError
-from flagstone.torch import _stats, _swap
+from flagstone.torch import _history, _swap
 
 
 class NotServedError(FlagstoneError, RuntimeError):
@@ -44,7 +44,7 @@ class PrivatePool:
 
     def snapshot(self, include_traces: bool = True) -> list[dict[str, Any]]:
         """Return the pool's segments on all devices, as `torch.cuda.memory_snapshot` has them."""
-        return [segment for segment in _stats.all_segments() if segment["segment_pool_id"] == self._id]
+        return _history.segments(self._id)
 
 
 class MemPool(PrivatePool):

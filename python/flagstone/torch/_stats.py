@@ -1,4 +1,4 @@
-"""A pool's numbers and segments in the forms of `torch.cuda.memory_stats` and `torch.cuda.memory_snapshot`.
+"""A pool's numbers in the form of `torch.cuda.memory_stats`.
 
 torch's small pool is of requests up to 1 MiB, and so are flagstone's small blocks. What they are cut from may change
 sides: what was taken from the driver and given back counts as the large pool's.
@@ -8,10 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from flagstone import _core
-from flagstone.stats import LargeStats, Segment, Stats
+from flagstone.stats import LargeStats, Stats
 
 Figure = dict[str, int]
 Pools = dict[str, Figure]
@@ -131,39 +128,4 @@ def nested(now: Stats, since: Stats, private: dict[tuple[int, int], int]) -> dic
         "num_sync_all_streams": now.synchronize_count - since.synchronize_count,
         "num_device_alloc": now.take_count - since.take_count,
         "num_device_free": now.give_count - since.give_count,
-    }
-
-
-def all_segments() -> list[dict[str, Any]]:
-    """Return the segments of the pools of all devices as torch's memory snapshots have them."""
-    pools = [_core.find_process_pool(device) for device in range(torch.cuda.device_count())]
-    snapshots = [pool.snapshot() for pool in pools if pool is not None]
-    return [_segment(snapshot.device, segment) for snapshot in snapshots for segment in snapshot.segments]
-
-
-def _segment(device: int, segment: Segment) -> dict[str, Any]:
-    blocks: list[dict[str, Any]] = [
-        {
-            "address": block.addr,
-            "size": block.bytes,
-            "requested_size": block.requested,
-            "state": block.state,
-            "frames": [],
-        }
-        for block in segment.blocks
-    ]
-    live = [block for block in segment.blocks if block.state == "active_allocated"]
-    return {
-        "device": device,
-        "address": segment.addr,
-        "total_size": segment.bytes,
-        "allocated_size": sum(block.bytes for block in live),
-        "active_size": sum(block.bytes for block in segment.blocks if block.state != "inactive"),
-        "requested_size": sum(block.requested for block in live),
-        "stream": segment.stream,
-        "segment_type": "large" if segment.kind == "large" else "small",
-        "segment_pool_id": segment.private or (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": blocks,
     }

@@ -1,64 +1,19 @@
 //! Devices: which there are, which is current, what they say about themselves.
 
-use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flagstone::driver::sim::Code;
 
 use super::runtime;
 use crate::driver_api::context::{current_or_first, make_current, ordinal};
 use crate::driver_api::{VERSION, attribute, write};
+use crate::peers;
 use crate::state::{self, machine};
-
-/// Bytes of a `cudaDeviceProp` of CUDA 13.
-const PROPERTIES: usize = 1008;
-
-/// The fields of a `cudaDeviceProp` that are not 0: offset, and value as an `int`.
-const FIELDS: &[(usize, c_int)] = &[
-    (304, 65_536),     // regsPerBlock
-    (308, 32),         // warpSize
-    (320, 1024),       // maxThreadsPerBlock
-    (324, 1024),       // maxThreadsDim[0]
-    (328, 1024),       // maxThreadsDim[1]
-    (332, 64),         // maxThreadsDim[2]
-    (336, c_int::MAX), // maxGridSize[0]
-    (340, 65_535),     // maxGridSize[1]
-    (344, 65_535),     // maxGridSize[2]
-    (392, 1),          // canMapHostMemory
-    (560, 1),          // concurrentKernels
-    (584, 3),          // asyncEngineCount
-    (588, 1),          // unifiedAddressing
-    (592, 5120),       // memoryBusWidth
-    (596, 40 << 20),   // l2CacheSize
-    (604, 2048),       // maxThreadsPerMultiProcessor
-    (632, 65_536),     // regsPerMultiprocessor
-    (668, 1),          // cooperativeLaunch
-    (688, 32),         // maxBlocksPerMultiProcessor
-];
-
-/// The fields that are a `size_t`: offset and value.
-const SIZES: &[(usize, usize)] = &[
-    (296, 48 << 10),            // sharedMemPerBlock
-    (312, c_int::MAX as usize), // memPitch
-    (352, 64 << 10),            // totalConstMem
-    (368, 512),                 // textureAlignment
-    (624, 164 << 10),           // sharedMemPerMultiprocessor
-    (672, 163 << 10),           // sharedMemPerBlockOptin
-    (696, 1 << 10),             // reservedSharedMemPerBlock
-];
 
 /// `cudaErrorPeerAccessAlreadyEnabled`
 const PEER_ACCESS_ALREADY_ENABLED: Code = Code(704);
 /// `cudaErrorPeerAccessNotEnabled`
 const PEER_ACCESS_NOT_ENABLED: Code = Code(705);
-
-/// The devices that may access others, with these.
-static PEERS: Mutex<BTreeSet<(c_int, c_int)>> = Mutex::new(BTreeSet::new());
-
-fn peers() -> MutexGuard<'static, BTreeSet<(c_int, c_int)>> {
-    PEERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 runtime! {
     fn cudaGetDeviceCount(count: *mut c_int) {
@@ -96,32 +51,6 @@ runtime! {
         current_or_first()?.ctx_synchronize()
     }
 
-    fn cudaGetDeviceProperties(properties: *mut u8, device: c_int) {
-        state::start()?;
-        let own = machine()?.device(device)?.properties();
-        if properties.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        let mut bytes = [0u8; PROPERTIES];
-        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        set(0, &own.name.as_bytes()[..own.name.len().min(255)]);
-        set(256, &[device as u8 + 1; 16]); // uuid
-        set(288, &own.total_bytes.to_ne_bytes());
-        for &(at, value) in FIELDS {
-            set(at, &value.to_ne_bytes());
-        }
-        for &(at, value) in SIZES {
-            set(at, &value.to_ne_bytes());
-        }
-        set(360, &attribute(75, device)?.to_ne_bytes()); // major
-        set(364, &attribute(76, device)?.to_ne_bytes()); // minor
-        set(384, &attribute(16, device)?.to_ne_bytes()); // multiProcessorCount
-        set(568, &(device + 1).to_ne_bytes()); // pciBusID
-        // SAFETY: the caller promises room for a `cudaDeviceProp`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), properties, PROPERTIES) };
-        Ok(())
-    }
-
     fn cudaDeviceGetAttribute(value: *mut c_int, number: u32, device: c_int) {
         state::start()?;
         // SAFETY: the caller's promise.
@@ -157,20 +86,20 @@ runtime! {
         unsafe { write(can, (device != peer).into()) }
     }
 
-    /// For the current device. What it is for, kernels that touch another device's memory, is not simulated.
+    /// For the current device's kernels.
     fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
         let own = current_or_first()?.properties().ordinal;
         machine()?.device(peer)?;
         if own == peer || flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        if peers().insert((own, peer)) { Ok(()) } else { Err(PEER_ACCESS_ALREADY_ENABLED) }
+        if peers::enable(own, peer) { Ok(()) } else { Err(PEER_ACCESS_ALREADY_ENABLED) }
     }
 
     fn cudaDeviceDisablePeerAccess(peer: c_int) {
         let own = current_or_first()?.properties().ordinal;
         machine()?.device(peer)?;
-        if peers().remove(&(own, peer)) { Ok(()) } else { Err(PEER_ACCESS_NOT_ENABLED) }
+        if peers::disable(own, peer) { Ok(()) } else { Err(PEER_ACCESS_NOT_ENABLED) }
     }
 
     fn cudaDriverGetVersion(version: *mut c_int) {

@@ -37,7 +37,7 @@ struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `cudaFuncAttributes` of CUDA 13
+/// `cudaFuncAttributes`
 #[repr(C)]
 struct FunctionAttributes {
     shared_bytes: usize,
@@ -94,7 +94,7 @@ unsafe fn launch(function: usize, grid: Dim3, block: Dim3, arguments: *const *co
     let name = name(function)?.to_string_lossy();
     let device = current_for(Stream(stream))?;
     // SAFETY: the caller's promise.
-    let work = unsafe { elementwise::work(&name, arguments) }.unwrap_or_else(|| {
+    let work = unsafe { elementwise::work(device, &name, arguments) }.unwrap_or_else(|| {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         *idle.entry(name.into_owned()).or_insert(0) += 1;
         Work::new()
