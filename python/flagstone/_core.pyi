@@ -33,6 +33,7 @@ __all__ = [
     "PinnedBuffer",
     "PinnedPool",
     "Pool",
+    "Prewarm",
     "SimulatedDevice",
     "Trace",
     "__version__",
@@ -47,10 +48,12 @@ __all__ = [
     "hold_private_pool",
     "last_error",
     "model",
+    "plain_functions",
     "private_pools",
     "process_pool",
     "release_private_pool",
     "replay",
+    "time_object_pairs",
     "time_pairs",
     "time_pairs_behind_holes",
     "time_random",
@@ -91,6 +94,7 @@ class Buffer(BaseBuffer):
 class PinnedBuffer(BaseBuffer):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    def record(self, stream: _Stream) -> None: ...
 
 @disjoint_base
 class BasePool:
@@ -143,6 +147,15 @@ class PinnedPool(BasePool):
         reserve: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
+    def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
+    def prewarm(self, nbytes: SupportsIndex) -> Prewarm: ...
+    def synchronize(self) -> None: ...
+
+@final
+class Prewarm:
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 @final
 class SimulatedDevice:
