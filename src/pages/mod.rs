@@ -70,6 +70,14 @@ impl From<u64> for Target {
     }
 }
 
+/// What was taken from the driver so far: bytes, handles and slabs, how many of them went back, and the most at once.
+pub(crate) struct Taken {
+    pub(crate) bytes: u64,
+    pub(crate) takes: u64,
+    pub(crate) gives: u64,
+    pub(crate) peak_pieces: u64,
+}
+
 /// The page layer of one pool.
 pub(crate) struct Pages {
     reserved: AtomicU64,
@@ -85,6 +93,13 @@ pub(crate) struct Pages {
     driver_pool: Option<DriverPool>,
     /// Handles created so far.
     created: AtomicU64,
+    /// Handles and slabs taken so far, and given back.
+    takes: AtomicU64,
+    gives: AtomicU64,
+    /// Bytes taken so far.
+    taken: AtomicU64,
+    /// The most handles and slabs that were held.
+    peak_pieces: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
     spare: Mutex<Vec<(u64, Handle)>>,
 }
@@ -105,6 +120,10 @@ impl Pages {
             granularity: properties.granularity,
             driver_pool,
             created: AtomicU64::new(0),
+            takes: AtomicU64::new(0),
+            gives: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            peak_pieces: AtomicU64::new(0),
             spare: Mutex::default(),
         }
     }
@@ -120,6 +139,23 @@ impl Pages {
 
     pub(crate) fn reset_peak(&self) {
         self.peak.store(self.reserved(), Relaxed);
+        self.peak_pieces.store(self.pieces(), Relaxed);
+    }
+
+    /// Handles and slabs that are held.
+    fn pieces(&self) -> u64 {
+        let gives = self.gives.load(Relaxed);
+        self.takes.load(Relaxed).saturating_sub(gives)
+    }
+
+    /// What was taken from the driver so far.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken {
+            bytes: self.taken.load(Relaxed),
+            takes: self.takes.load(Relaxed),
+            gives: self.gives.load(Relaxed),
+            peak_pieces: self.peak_pieces.load(Relaxed),
+        }
     }
 
     pub(crate) fn limit(&self) -> Option<u64> {
@@ -189,7 +225,17 @@ impl Pages {
         let before = booked.map_err(|_| Refusal::Full)?;
         let taken = take().inspect_err(|_| self.unbook(bytes))?;
         self.peak.fetch_max(before + bytes, Relaxed);
+        self.taken.fetch_add(bytes, Relaxed);
+        let takes = self.takes.fetch_add(1, Relaxed) + 1;
+        let pieces = takes.saturating_sub(self.gives.load(Relaxed));
+        self.peak_pieces.fetch_max(pieces, Relaxed);
         Ok(taken)
+    }
+
+    /// Counts what was given back to the driver.
+    fn given(&self, bytes: u64) {
+        self.gives.fetch_add(1, Relaxed);
+        self.unbook(bytes);
     }
 
     fn unbook(&self, bytes: u64) {
@@ -210,7 +256,7 @@ impl Pages {
             Some(pool) => pool.free(driver, addr)?,
             None => driver.free(addr)?,
         }
-        self.unbook(bytes);
+        self.given(bytes);
         Ok(())
     }
 
@@ -411,7 +457,7 @@ impl Pages {
                 self.put_spare(chosen.collect());
                 return Err(error);
             }
-            self.unbook(bytes);
+            self.given(bytes);
             given += bytes;
         }
         Ok(given)

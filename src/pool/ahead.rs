@@ -15,10 +15,11 @@ impl<D: Driver> Pool<D> {
         }
         let home = self.driver.home();
         let key = ArenaKey {
-            stream: self.stream_key(home)?,
+            stream: self.known(home)?.key,
             private: None,
         };
-        let arena = self.arena_for(key, home)?;
+        let visit = self.arena_for(key, home)?;
+        let arena = visit.arena();
         // Handles that are mapped nowhere yet serve every stream and every size.
         let result = if self.virtual_memory {
             self.pages.take_ahead(&self.driver, bytes)

@@ -44,14 +44,15 @@ impl<D: Driver> Pool<D> {
                 most: BYTES_MAX,
             });
         }
-        let key = self.stream_key(stream)?;
-        let arena = self.arena_for(
+        let known = self.known(stream)?;
+        let visit = self.arena_for(
             ArenaKey {
-                stream: key,
-                private: self.route(key, stream)?,
+                stream: known.key,
+                private: self.route(&known, stream)?,
             },
             stream,
         )?;
+        let arena = visit.arena();
         let cache = self.core.cache(arena);
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
         let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());
@@ -387,7 +388,7 @@ impl<D: Driver> Pool<D> {
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
     fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
         let granule = size_class::bytes(GRANULE);
-        let addr = self.pages.take_slab(&self.driver, bytes, arena.stream)?;
+        let addr = self.pages.take_slab(&self.driver, bytes, arena.stream())?;
         if addr.is_multiple_of(granule) || bytes - need >= granule {
             return Ok(Span { addr, bytes });
         }
@@ -398,7 +399,7 @@ impl<D: Driver> Pool<D> {
         }
         let bytes = bytes + granule;
         Ok(Span {
-            addr: self.pages.take_slab(&self.driver, bytes, arena.stream)?,
+            addr: self.pages.take_slab(&self.driver, bytes, arena.stream())?,
             bytes,
         })
     }

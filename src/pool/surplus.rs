@@ -104,7 +104,11 @@ impl<D: Driver> Pool<D> {
         let granularity = self.driver.properties().granularity;
         let mut all = Vec::new();
         // Relaxed: a capture that begins now gets its memory from elsewhere.
-        for arena in self.core.arenas.iter().filter(|arena| arena.holders.load(Relaxed) == 0) {
+        for arena in self
+            .core
+            .arenas_in_use()
+            .filter(|arena| arena.holders.load(Relaxed) == 0)
+        {
             let last = last(arena);
             if last == 0 {
                 continue;
@@ -131,7 +135,7 @@ impl<D: Driver> Pool<D> {
         }
         ages.looked = Some(time);
         let mut old = HashMap::new();
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             // An event where one can be had, so that the device is known to be done when the epoch is old.
             self.tick(arena);
             let epoch = {
