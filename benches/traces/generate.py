@@ -119,15 +119,15 @@ def prefetch(trace: Trace, steps: int) -> None:
     for step in range(steps):
         stream = 1 + step % 3
         ahead.append([trace.alloc(trace.random.randrange(1, 65) * MIB, stream) for _ in range(4)])
-        trace.work(150)
+        trace.work(1500)
         if len(ahead) < 3:
             continue
         batch = ahead.pop(0)
         for block in batch:
-            trace.use(block, COMPUTE, trace.random.randrange(500, 4000))
+            trace.use(block, COMPUTE, trace.random.randrange(3000, 12_000))
         activations = [trace.alloc(trace.random.randrange(4, 97) * MIB) for _ in range(8)]
         trace.free(*batch)
-        trace.work(400)
+        trace.work(9000)
         trace.free(*reversed(activations))
     trace.free(*(block for batch in ahead for block in batch), *model)
 
@@ -280,12 +280,12 @@ def new_streams(trace: Trace, steps: int) -> None:
         stream = 1 + step
         batch = [trace.alloc(trace.random.randrange(1, 33) * MIB, stream) for _ in range(8)]
         scratch = [trace.alloc(trace.random.randrange(1, 17) * MIB, stream) for _ in range(4)]
-        trace.work(300)
+        trace.work(1500)
         trace.free(*scratch)
         for block in batch:
-            trace.use(block, COMPUTE, trace.random.randrange(200, 2000))
+            trace.use(block, COMPUTE, trace.random.randrange(3000, 12_000))
         activations = [trace.alloc(trace.random.randrange(4, 65) * MIB) for _ in range(8)]
-        trace.work(500)
+        trace.work(9000)
         trace.free(*batch, *reversed(activations))
     trace.free(*kept)
 

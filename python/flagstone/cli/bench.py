@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
-from flagstone.cli import fragmentation, simulation, torch_bench
+from flagstone.cli import fragmentation, loader_bench, simulation, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
 from flagstone.cli.replay import LAG_HELP, milliseconds, positive
@@ -38,9 +38,10 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "name",
-        choices=sorted([*_BENCHES, "torch", "fragmentation"]),
+        choices=sorted([*_BENCHES, *_TORCH_BENCHES, "fragmentation"]),
         help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
-        "torch: pairs and tensors under torch, by allocator; fragmentation: traces under torch, by allocator",
+        "torch: pairs and tensors under torch, by allocator; fragmentation: traces under torch, by allocator; "
+        "dataloader: batches to the device, by pinned memory",
     )
     parser.add_argument("traces", metavar="TRACE", nargs="*", help="fragmentation: files, or folders of them")
     parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
@@ -73,9 +74,9 @@ def _measure(options: argparse.Namespace, say: Say) -> tuple[list[Row], str]:
         return fragmentation.rows(options, say), "sim"
     if options.traces or options.picture:
         raise ConfigError(f"bench {options.name} takes no traces and draws no picture; bench fragmentation does")
-    if options.name == "torch":
+    if options.name in _TORCH_BENCHES:
         simulated = simulation.is_wanted(options.backend)
-        return torch_bench.rows(options.quick, say, simulated), "sim" if simulated else "cuda"
+        return _TORCH_BENCHES[options.name](options.quick, say, simulated), "sim" if simulated else "cuda"
     _core.configure(options.backend)
     return _BENCHES[options.name](options.quick, say), _core.process_pool().backend
 
@@ -201,3 +202,9 @@ _BENCHES: dict[str, Callable[[bool, Say], list[Row]]] = {
     "holes": _holes,
     "rmm-random": _random,
 }
+
+_TORCH_BENCHES: dict[str, Callable[[bool, Say, bool], list[Row]]] = {
+    "dataloader": loader_bench.rows,
+    "torch": torch_bench.rows,
+}
+"""Those in processes with torch: they are told whether these have the simulated CUDA."""
