@@ -52,10 +52,10 @@ RMM's random_allocations: sizes at random up to the given one, freed in random o
 
 ## Under torch
 
-A pair of torch's raw_alloc and raw_delete in a compiled loop, and torch.empty and del in Python (`flagstone bench torch`,
-torch on the simulated CUDA): nanoseconds for a pair over all threads, medians of 5 rounds in which each allocator has its turn,
-and the ratio to torch's own allocator with its spread. torch-plain passes each call on to cudaMalloc and cudaFree; it and
-torch-async measure the simulation more than CUDA.
+A pair of torch's raw_alloc and raw_delete in a compiled loop, and torch.empty and del in Python (`flagstone bench
+torch`, torch on the simulated CUDA): nanoseconds for a pair over all threads, medians of 5 rounds in which each
+allocator has its turn, and the ratio to torch's own allocator with its spread. torch-plain passes each call on to
+cudaMalloc and cudaFree; it and torch-async measure the simulation more than CUDA.
 
 {under_torch}
 
@@ -63,10 +63,10 @@ torch-async measure the simulation more than CUDA.
 
 ## Fragmentation
 
-Traces of `benches/traces/generate.py` on torch's allocators and on flagstone under torch (`flagstone bench fragmentation`,
-torch on the simulated CUDA), 3 passes: peak active over peak held bytes, with a lag of 5 ms and, in parentheses, of 0; then
-milliseconds in the driver in the first pass by the price list, and memory calls of flagstone in the first, second and third.
-How torch-async's pool places blocks is the simulation's own and simpler than NVIDIA's.
+Traces of `benches/traces/generate.py` on torch's allocators and on flagstone under torch (`flagstone bench
+fragmentation`, torch on the simulated CUDA), 3 passes: peak active over peak held bytes, with a lag of 5 ms and, in
+parentheses, of 0; milliseconds in the driver in the first pass by the price list; and memory calls of flagstone in the
+first, second and third pass. How torch-async's pool places blocks is the simulation's own, and simpler than NVIDIA's.
 
 {fragmentation}
 
@@ -147,7 +147,7 @@ def fragmentation() -> dict[str, str]:
             line["calls"] = ", ".join(f"{cost['memory_calls']:,}" for cost in row["passes"])
     names = list(dict.fromkeys(row["allocator"] for row in lagged))
     for line in lines.values():
-        best = min(names, key=lambda name: line[f"{name} bytes"])  # noqa: B023 (called in this iteration)
+        best = min(names, key=lambda name: line[f"{name} bytes"])
         more = line["flagstone bytes"] / line[f"{best} bytes"] - 1
         if more > 0:
             lost.append(f"{line['trace']} holds {100 * more:.1f} % more than {best}")
