@@ -48,6 +48,17 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
 	.ci/torch.sh .venv-torch
 
+.PHONY: gpu-kit
+gpu-kit: $(VENV)/.build  ## What tests/gpu/check.sh needs on a machine with a GPU, in dist/gpu: see docs/gpu.md
+	@.ci/need.sh cargo
+	rm -rf dist/gpu
+	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist/gpu
+	.ci/device-tests.sh dist/gpu/device-tests
+
+.PHONY: gpu-rehearsal
+gpu-rehearsal: gpu-kit  ## tests/gpu/check.sh under the simulated CUDA (a download of 0.6 GB into .venv-gpu)
+	.ci/gpu.sh .venv-gpu dist/gpu
+
 .PHONY: loom
 loom:  ## The lock-free lists under every interleaving of their threads
 	@.ci/need.sh cargo
@@ -112,13 +123,15 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
-	$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
-		requirements/torch.in --output-file requirements/torch.txt
+	@for name in torch torch-gpu; do \
+		$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
+			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
+	done
 	cargo update
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-torch dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-torch .venv-gpu dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:

@@ -1,0 +1,25 @@
+#!/bin/sh
+# Makes a virtual environment with the CUDA build of torch, and in it the folder `simcuda` with the simulated CUDA.
+#
+#   simcuda.sh VENV REQUIREMENTS   exit status 77 where torch cannot be had here; the last line says why
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=$1
+requirements=$2
+cannot() { echo "$1"; exit 77; }
+
+[ "$(uname -sm)" = "Linux x86_64" ] || cannot "the simulated CUDA is for Linux on x86-64, this is $(uname -sm)"
+[ -x "$venv/bin/python" ] || "$(.ci/need.sh python)" -m venv "$venv"
+if ! cmp -s "$requirements" "$venv/installed.txt"; then
+    # Without its dependencies: the CUDA libraries are 3 GB.
+    "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r "$requirements" ||
+        cannot "torch cannot be installed from $requirements (see above)"
+    cp "$requirements" "$venv/installed.txt"
+fi
+
+cargo build --locked --quiet --package simcuda
+library=$(realpath "${CARGO_TARGET_DIR:-target}/debug/libsimcuda.so")
+folder=$(realpath "$venv")/simcuda
+"$venv/bin/python" tests/torch/standins.py "$folder"
+for name in libcuda.so.1 libnvidia-ml.so.1; do ln -sf "$library" "$folder/$name"; done
