@@ -46,7 +46,12 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 
 .PHONY: test-torch
 test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
-	.ci/torch.sh .venv-torch
+	.ci/torch.sh .venv-torch requirements/torch.txt
+
+.PHONY: simcuda
+simcuda: build  ## The simulated CUDA, and torch to run on it, in .venv-torch
+	.ci/simcuda.sh .venv-torch requirements/torch.txt
+	@echo 'for example: SIMCUDA_FOLDER=.venv-torch/simcuda PYTHONPATH=python .venv-torch/bin/python -m flagstone bench torch'
 
 .PHONY: gpu-kit
 gpu-kit: $(VENV)/.build  ## What tests/gpu/check.sh needs on a machine with a GPU, in dist/gpu: see docs/gpu.md

@@ -9,14 +9,12 @@ venv=$1
 kit=$2
 # The CPython of those machines, where it is here.
 export PYTHON="${PYTHON:-python3.12 $(ls -d "$HOME"/.pyenv/versions/3.12.*/bin/python 2>/dev/null || true) python3}"
-status=0
-.ci/simcuda.sh "$venv" requirements/torch-gpu.txt || status=$?
-case $status in
-    0) ;;
-    77) echo "SKIPPED the rehearsal of tests/gpu: see above"; exit 0 ;;
-    *) exit "$status" ;;
-esac
-
+reason=$(.ci/simcuda.sh "$venv" requirements/torch-gpu.txt) || {
+    status=$?
+    [ $status = 77 ] || exit $status
+    echo "SKIPPED the rehearsal of tests/gpu: $reason"
+    exit 0
+}
 folder=$(realpath "$venv")/simcuda
 rm -rf "$venv/results"
 set -- tests/gpu/check.sh "$kit"/*.whl "$venv/results" --rehearsal

@@ -1,21 +1,22 @@
 #!/bin/sh
-# Makes a virtual environment with the CUDA build of torch, and in it the folder `simcuda` with the simulated CUDA.
+# Makes a virtual environment with torch and, in its folder simcuda, the simulated CUDA for it.
+# Exit status 77, with the reason on standard output, where torch cannot be had here.
 #
-#   simcuda.sh VENV REQUIREMENTS   exit status 77 where torch cannot be had here; the last line says why
+#   simcuda.sh VENV LOCK   where LOCK is requirements/torch.txt or another with a torch
 set -eu
 cd "$(dirname "$0")/.."
 
 venv=$1
-requirements=$2
+lock=$2
 cannot() { echo "$1"; exit 77; }
 
 [ "$(uname -sm)" = "Linux x86_64" ] || cannot "the simulated CUDA is for Linux on x86-64, this is $(uname -sm)"
 [ -x "$venv/bin/python" ] || "$(.ci/need.sh python)" -m venv "$venv"
-if ! cmp -s "$requirements" "$venv/installed.txt"; then
+if ! cmp -s "$lock" "$venv/installed.txt"; then
     # Without its dependencies: the CUDA libraries are 3 GB.
-    "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r "$requirements" ||
-        cannot "torch cannot be installed from $requirements (see above)"
-    cp "$requirements" "$venv/installed.txt"
+    "$venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --require-hashes -r "$lock" ||
+        cannot "torch cannot be installed from $lock (see above)"
+    cp "$lock" "$venv/installed.txt"
 fi
 
 cargo build --locked --quiet --package simcuda

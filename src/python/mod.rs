@@ -24,7 +24,9 @@ use pyo3::pymodule;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use super::bench::{time_driver, time_pairs, time_pairs_behind_holes, time_random};
+    use super::bench::{
+        plain_functions, time_driver, time_object_pairs, time_pairs, time_pairs_behind_holes, time_random,
+    };
     #[pymodule_export]
     use super::buffer::{BaseBuffer, Buffer, PinnedBuffer};
     #[pymodule_export]

@@ -15,7 +15,7 @@ use crate::driver::sim::Prices;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::registry::Backend;
-use crate::replay::{self as replays, Metered, Model, Options, ReplayDevice, Report};
+use crate::replay::{self as replays, Metered, Model, Options, ReplayDevice, Report, Schedule, StepCall};
 use crate::trace::{self as traces, Problem, TraceError};
 
 /// What `Trace.example` reads: a GPT that trains on sequences of varying length. `benches/traces` says how it was made.
@@ -72,6 +72,31 @@ impl Trace {
     #[getter]
     fn streams(&self) -> usize {
         self.trace.streams()
+    }
+
+    /// What a replay does, for replays elsewhere: `steps`, each `(time_ns, call, block, stream, number)`, `blocks`,
+    /// `streams`, `period_ns`, `peak_live_bytes` and `peak_active_bytes`.
+    ///
+    /// A call is "alloc" or "free" with the block's bytes as number, or "use" with the time of its end. Times are
+    /// nanoseconds since a pass began; passes are `period_ns` apart.
+    fn schedule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let schedule = Schedule::new(&self.trace);
+        let steps = schedule.steps.iter().map(|step| {
+            let (call, number) = match step.call {
+                StepCall::Alloc { size } => ("alloc", size),
+                StepCall::Use { until } => ("use", until),
+                StepCall::Free { size } => ("free", size),
+            };
+            (step.time, call, step.block, step.stream, number)
+        });
+        let fields = PyDict::new(py);
+        fields.set_item("steps", steps.collect::<Vec<_>>())?;
+        fields.set_item("blocks", schedule.blocks)?;
+        fields.set_item("streams", schedule.streams)?;
+        fields.set_item("period_ns", schedule.period)?;
+        fields.set_item("peak_live_bytes", schedule.peak_live_bytes)?;
+        fields.set_item("peak_active_bytes", schedule.peak_active_bytes)?;
+        Ok(fields)
     }
 
     fn __len__(&self) -> usize {

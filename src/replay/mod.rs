@@ -22,6 +22,8 @@ pub use metered::Metered;
 pub use model::Model;
 pub use report::Report;
 pub use run::replay;
+#[cfg(feature = "python")]
+pub(crate) use schedule::{Call as StepCall, Schedule};
 pub use series::Sample;
 
 use std::time::Duration;

@@ -9,7 +9,7 @@ const EVENT_NS: u64 = 5_000;
 
 /// One call that the trace makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
+pub(crate) enum Call {
     /// Allocates `size` bytes.
     Alloc { size: u64 },
     /// The block is now also used on the step's stream, until that moment of the pass, in nanoseconds.
@@ -19,7 +19,7 @@ pub(super) enum Call {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// Nanoseconds since the pass began.
     pub time: u64,
     pub block: u32,
@@ -29,7 +29,7 @@ pub(super) struct Step {
 
 /// The steps of one pass. Every block that is live at the end is freed there, so that passes can follow each other.
 #[derive(Debug)]
-pub(super) struct Schedule {
+pub(crate) struct Schedule {
     pub steps: Vec<Step>,
     pub blocks: usize,
     /// Streams, one of them for uses on streams that the trace does not name, if there are such uses.

@@ -1,4 +1,4 @@
-"""`flagstone bench`: compiled timing loops over the exported C functions, with no Python in them."""
+"""`flagstone bench`: compiled timing loops over the exported C functions, and over those of torch's allocators."""
 
 import argparse
 import os
@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
+from flagstone.cli import simulation, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
 
@@ -29,13 +30,15 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     parser = commands.add_parser(
         "bench",
         help="measure the pool",
-        description="Time pairs of alloc and free through the exported C functions, warm. Times are medians of 5.",
+        description="Time pairs of alloc and free, warm: by the exported C functions or, for torch, by torch's own, "
+        "with its own allocators and with flagstone. Times are medians of 5.",
         epilog="example: flagstone bench latency --json",
     )
     parser.add_argument(
         "name",
-        choices=sorted(_BENCHES),
-        help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations",
+        choices=sorted([*_BENCHES, "torch"]),
+        help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
+        "torch: pairs and tensors under torch, by allocator",
     )
     parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
     parser.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
@@ -45,13 +48,18 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> None:
     """Measure and print."""
-    _core.configure(options.backend)
     with Progress() as progress:
-        rows = _BENCHES[options.name](options.quick, progress.say)
+        if options.name == "torch":
+            simulated = simulation.is_wanted(options.backend)
+            rows, backend = torch_bench.rows(options.quick, progress.say, simulated), "sim" if simulated else "cuda"
+        else:
+            _core.configure(options.backend)
+            rows = _BENCHES[options.name](options.quick, progress.say)
+            backend = _core.process_pool().backend
     if options.json:
-        print_json({"bench": options.name, "machine": machine(), "rows": rows})
+        print_json({"bench": options.name, "machine": machine(backend), "rows": rows})
         return
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if not isinstance(value, list)))
     print(table(columns, [[_cell(row.get(column)) for column in columns] for row in rows]))
     if any(row.get("instructions_per_pair", 0) is None for row in rows):
         print("instructions are not counted: valgrind is not installed")
@@ -59,7 +67,7 @@ def run(options: argparse.Namespace) -> None:
         print("a debug build: the times say nothing about a release build")
 
 
-def machine() -> Row:
+def machine(backend: str) -> Row:
     """Return what the figures depend on."""
     return {
         "processor": _processor(),
@@ -67,7 +75,7 @@ def machine() -> Row:
         "system": platform.platform(),
         "python": platform.python_version(),
         "flagstone": _core.build_info(),
-        "backend": _core.process_pool().backend,
+        "backend": backend,
     }
 
 

@@ -1,8 +1,9 @@
-//! What `flagstone bench` times: compiled loops over two C functions, and a driver's calls, with no Python in them.
+//! What `flagstone bench` times: compiled loops over an allocator's two functions, with no Python in them; and a driver's calls.
 
 mod allocator;
 mod driver;
 mod pairs;
+mod plain;
 mod random;
 
 use std::time::Duration;
@@ -11,15 +12,15 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use allocator::Allocator;
+use allocator::{Functions, Object};
 
 use crate::driver::cuda::Cuda;
 use crate::error::Error;
 
 /// The allocator of two function addresses.
-fn allocator((alloc, free): (usize, usize), device: i32, stream: usize) -> PyResult<Allocator> {
+fn allocator((alloc, free): (usize, usize), device: i32, stream: usize) -> PyResult<Functions> {
     // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
-    unsafe { Allocator::from_addresses(alloc, free, device, stream) }
+    unsafe { Functions::from_addresses(alloc, free, device, stream) }
         .ok_or_else(|| PyValueError::new_err("a function address is 0; pass the addresses of alloc and free"))
 }
 
@@ -45,6 +46,35 @@ pub fn time_pairs(
 ) -> PyResult<u64> {
     let allocator = allocator(functions, device, stream)?;
     nanoseconds(py.detach(|| pairs::pairs(allocator, nbytes, count, threads)))
+}
+
+/// As `time_pairs`, of a C++ object: torch's allocator in use.
+///
+/// `methods` are the addresses of its `void* alloc(size_t)` and `void free(void*)`. An exception that one throws ends the
+/// process.
+#[pyfunction]
+#[pyo3(signature = (this, methods, nbytes, count, *, threads = 1))]
+pub fn time_object_pairs(
+    py: Python<'_>,
+    this: usize,
+    methods: (usize, usize),
+    nbytes: usize,
+    count: u64,
+    threads: usize,
+) -> PyResult<u64> {
+    let (alloc, free) = methods;
+    // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
+    let object = unsafe { Object::from_addresses(this, alloc, free) }
+        .ok_or_else(|| PyValueError::new_err("an address is 0; pass the object's and those of its methods"))?;
+    nanoseconds(py.detach(|| pairs::pairs(object, nbytes, count, threads)))
+}
+
+/// The addresses of an alloc and a free for torch that pass each call on to `cudaMalloc` and `cudaFree`, given by address.
+#[pyfunction]
+pub fn plain_functions(malloc: usize, free: usize) -> PyResult<(usize, usize)> {
+    // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
+    unsafe { plain::functions(malloc, free) }
+        .ok_or_else(|| PyValueError::new_err("a function address is 0; pass the addresses of cudaMalloc and cudaFree"))
 }
 
 /// Nanoseconds of `count` pairs of alloc and free behind `holes` free blocks of the same size without free neighbours.

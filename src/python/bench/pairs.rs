@@ -9,7 +9,7 @@ use super::allocator::{Allocator, Block};
 /// The time of `count` pairs of `size` bytes in each of `threads` threads, from the first start to the last end.
 ///
 /// None where an allocation failed.
-pub fn pairs(allocator: Allocator, size: usize, count: u64, threads: usize) -> Option<Duration> {
+pub fn pairs(allocator: impl Allocator, size: usize, count: u64, threads: usize) -> Option<Duration> {
     let run = || (0..count).try_for_each(|_| allocator.alloc(size).map(|block| allocator.free(block)));
     if threads <= 1 {
         // One pair first: the first takes memory from the device.
@@ -37,7 +37,7 @@ pub fn pairs(allocator: Allocator, size: usize, count: u64, threads: usize) -> O
 /// The time of `count` pairs of `size` bytes behind `holes` free blocks of the same size that have no free neighbour.
 ///
 /// None where an allocation failed.
-pub fn pairs_behind_holes(allocator: Allocator, size: usize, count: u64, holes: usize) -> Option<Duration> {
+pub fn pairs_behind_holes(allocator: impl Allocator, size: usize, count: u64, holes: usize) -> Option<Duration> {
     let mut blocks = Vec::with_capacity(2 * holes + 1);
     let filled = (0..=2 * holes).try_for_each(|_| allocator.alloc(size).map(|block| blocks.push(block)));
     // Every second block goes, so each hole has a live block on both sides.
@@ -47,7 +47,7 @@ pub fn pairs_behind_holes(allocator: Allocator, size: usize, count: u64, holes: 
     time
 }
 
-fn free_every_second(allocator: Allocator, blocks: Vec<Block>) -> Vec<Block> {
+fn free_every_second(allocator: impl Allocator, blocks: Vec<Block>) -> Vec<Block> {
     let (mut kept, mut index) = (Vec::with_capacity(blocks.len() / 2 + 1), 0);
     for block in blocks {
         if index % 2 == 0 {

@@ -26,7 +26,7 @@ pub struct Run {
 }
 
 /// `2 * count` steps with blocks of 1 byte to `most_mib` MiB.
-pub fn random(allocator: Allocator, count: usize, most_mib: u64) -> Run {
+pub fn random(allocator: impl Allocator, count: usize, most_mib: u64) -> Run {
     let mut engine = Minstd(1);
     let mut live = Vec::with_capacity(count);
     let (mut live_bytes, mut allocations, mut failures, mut peak_live) = (0, 0, 0, 0);

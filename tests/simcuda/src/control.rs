@@ -11,7 +11,7 @@ use crate::runtime_api::idle_kernels;
 use crate::state::machine;
 use crate::timing;
 
-fn on_device(ordinal: c_int, body: impl FnOnce(&Device) -> CuResult) -> u32 {
+pub fn on_device(ordinal: c_int, body: impl FnOnce(&Device) -> CuResult) -> u32 {
     let done = machine().and_then(|machine| machine.device(ordinal)).and_then(body);
     done.map_or_else(|code| code.0, |()| 0)
 }
@@ -20,7 +20,7 @@ fn on_device(ordinal: c_int, body: impl FnOnce(&Device) -> CuResult) -> u32 {
 ///
 /// # Safety
 /// `out` is valid for writes of `room` bytes.
-unsafe fn give(text: &str, out: *mut c_char, room: usize) -> usize {
+pub unsafe fn give(text: &str, out: *mut c_char, room: usize) -> usize {
     if let Some(most) = room.checked_sub(1) {
         let bytes = text.len().min(most);
         // SAFETY: at most `room` bytes.

@@ -18,6 +18,7 @@ mod cublas;
 mod driver_api;
 mod nvml;
 mod owners;
+mod replay;
 mod runtime_api;
 mod settings;
 mod state;

@@ -1,4 +1,5 @@
-//! Virtual memory management. Reservations and mappings are those of the device whose context is current.
+//! Virtual memory management. Reservations and mappings are those of the device whose context is current. These functions need
+//! no context: without one they are those of the first device.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_ulonglong, c_void};
@@ -55,6 +56,11 @@ fn permissions() -> MutexGuard<'static, Permissions> {
     PERMISSIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The device whose addresses a call is about.
+fn space() -> CuResult<&'static Device> {
+    current().or_else(|_| machine()?.device(0))
+}
+
 /// The pages of a range.
 fn pages(device: &Device, addr: u64, bytes: usize) -> impl Iterator<Item = u64> {
     (addr..addr.saturating_add(bytes as u64)).step_by(device.properties().granularity as usize)
@@ -92,11 +98,11 @@ export! {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: the caller's promise.
-        unsafe { write(addr, current()?.mem_address_reserve(bytes as u64, alignment as u64)?) }
+        unsafe { write(addr, space()?.mem_address_reserve(bytes as u64, alignment as u64)?) }
     }
 
     fn cuMemAddressFree(addr: u64, bytes: usize) {
-        current()?.mem_address_free(addr, bytes as u64)
+        space()?.mem_address_free(addr, bytes as u64)
     }
 
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: c_ulonglong) {
@@ -124,7 +130,7 @@ export! {
     }
 
     fn cuMemSetAccess(addr: u64, bytes: usize, descriptors: *const Access, count: usize) {
-        let device = current()?;
+        let device = space()?;
         if descriptors.is_null() || count == 0 {
             return Err(Code::INVALID_VALUE);
         }
@@ -148,7 +154,7 @@ export! {
     fn cuMemGetAccess(flags: *mut c_ulonglong, location: *const Location, addr: u64) {
         // SAFETY: the caller's promise.
         let id = unsafe { location.as_ref() }.ok_or(Code::INVALID_VALUE)?.id;
-        let granularity = current()?.properties().granularity;
+        let granularity = space()?.properties().granularity;
         let page = addr / granularity * granularity;
         let permissions = permissions();
         let given = permissions.get(&page).and_then(|given| given.iter().find(|&&(device, _)| device == id));
@@ -157,7 +163,7 @@ export! {
     }
 
     fn cuMemUnmap(addr: u64, bytes: usize) {
-        let device = current()?;
+        let device = space()?;
         device.mem_unmap(addr, bytes as u64)?;
         let mut permissions = permissions();
         for page in pages(device, addr, bytes) {

@@ -1,0 +1,58 @@
+"""`flagstone bench torch`: each allocator is measured where it says it is."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import simcuda
+
+from flagstone.cli.contestants import OPTIONS, Contestant
+
+pytestmark = pytest.mark.process(install=False)
+
+
+def bench(*arguments, environment=None):
+    command = [sys.executable, "-m", "flagstone", "bench", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=45, env=environment)
+
+
+def test_every_allocator_is_measured_in_every_case():
+    ran = bench("torch", "--backend", "sim", "--quick", "--json")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["machine"]["backend"] == "sim"
+    measured = {(row["allocator"], row["case"], row["threads"]) for row in report["rows"]}
+    assert len(report["rows"]) == len(measured) == len(OPTIONS) * 3 * 3
+    for row in report["rows"]:
+        assert row["ratio_least"] <= row["ratio"] <= row["ratio_most"]
+        assert min(row["ns_per_pair_rounds"]) <= row["ns_per_pair"] <= max(row["ns_per_pair_rounds"])
+        assert row["allocator"] != "torch-native" or row["ratio"] == 1
+
+
+@pytest.mark.parametrize(
+    ("allocator", "function"),
+    [
+        ("torch-native", "cudaMalloc"),
+        ("torch-expandable", "cuMemCreate"),
+        ("torch-async", "cudaMallocAsync"),
+        ("torch-plain", "cudaMalloc"),
+        ("flagstone", "cuMemCreate"),
+    ],
+)
+def test_pairs_go_through_the_allocator_that_is_named(allocator, function):
+    with Contestant(allocator, simulated=True) as contestant:
+        before = contestant.ask("counts")
+        contestant.ask("pairs", nbytes=4096, count=100, threads=2)
+        calls = contestant.ask("counts").get(function, 0) - before.get(function, 0)
+    # Those that keep no memory go to the driver for each pair.
+    assert calls >= 200 if allocator in ("torch-async", "torch-plain") else 1 <= calls < 100
+
+
+def test_where_the_simulation_is_missing_it_says_how_to_get_it():
+    environment = simcuda.environment()
+    del environment[simcuda.FOLDER]
+    ran = bench("torch", "--backend", "sim", environment=environment)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.startswith("flagstone: SIMCUDA_FOLDER does not say")
+    assert "make simcuda" in ran.stderr
