@@ -31,5 +31,6 @@ STEPS = [
     Step("training", "the same losses on native, the swap and a MemPool", python("training.py"), 50),
     Step("torch", "PyTorch's tests with the swap and with MemPool", python("suite.py"), 70),
     Step("latency", "nanoseconds of a pair of alloc and free", python("bench.py", "latency"), 15),
+    Step("allocators", "the same under torch, next to its own allocators", python("bench.py", "torch"), 30),
     Step("fragmentation", "memory held for recorded traces", python("fragmentation.py"), 40),
 ]

@@ -41,9 +41,12 @@ def test_the_keys_are_torchs_own():
 
     pool = _core.process_pool(0)
     ours = _stats.nested(pool.stats(), pool.stats())
-    assert set(ours) == nested
     torch._C._cuda_memoryStats = lambda device: ours
-    assert set(torch.cuda.memory_stats()) == flat
+    ours_flat = set(torch.cuda.memory_stats())
+    assert set(ours) >= nested
+    assert ours_flat >= flat
+    if torch.__version__ >= "2.14":  # earlier versions have fewer
+        assert (set(ours), ours_flat) == (nested, flat)
 
 
 def test_counts_and_accumulated_totals():
