@@ -67,7 +67,15 @@ def _lines(figures: dict[str, Any], prefix: str = "") -> list[str]:
         if isinstance(value, dict):
             lines += _lines(value, f"{prefix}{name}: ")
         elif isinstance(value, list) and value and isinstance(value[0], dict):
-            lines += [f"{prefix}{name}: {', '.join(f'{key} {cell}' for key, cell in row.items())}" for row in value]
+            lines += [f"{prefix}{name}:", *_columns(value)]
         else:
             lines.append(f"{prefix}{name}: {value}")
     return lines
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return rows with a line of their names above; what is a list in a row is in the JSON only."""
+    names = list(dict.fromkeys(name for row in rows for name, cell in row.items() if not isinstance(cell, list)))
+    cells = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  " + "  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]

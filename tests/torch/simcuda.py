@@ -1,6 +1,6 @@
 """The simulated CUDA: the environment of a process that has it, and its control from inside such a process.
 
-Where `SIMCUDA_FOLDER` names no simulated CUDA, the device is what it is, and whatever controls it raises `Uncontrolled`.
+Where `SIMCUDA_FOLDER` names none, the device is what it is, and whatever needs control of it raises `Uncontrolled`.
 """
 
 import ctypes
