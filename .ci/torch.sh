@@ -15,4 +15,4 @@ reason=$(.ci/simcuda.sh "$venv" "$lock") || {
     exit 0
 }
 folder=$(realpath "$venv")/simcuda
-SIMCUDA_FOLDER=$folder LD_LIBRARY_PATH=$folder PYTHONPATH=python exec "$venv/bin/python" -m pytest tests/torch "$@"
+SIMCUDA_FOLDER=$folder LD_LIBRARY_PATH=$folder PYTHONPATH=python:tests/python exec "$venv/bin/python" -m pytest tests/torch "$@"

@@ -3,6 +3,7 @@
 
 use crate::bytes;
 use crate::error::ConfigError;
+use std::time::Duration;
 
 /// The environment variable that [`Config::from_env`] reads.
 pub const ENVIRONMENT: &str = "FLAGSTONE_CONF";
@@ -39,6 +40,20 @@ pub enum Source {
     Slabs,
 }
 
+/// When a stream that needs memory may be made to wait, on the device, for what other streams still do with memory that is free
+/// but for that. No host thread waits, and the streams' work no longer overlaps there. The driver's own pools do so before they
+/// grow (`CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Dependencies {
+    /// Never: a request that would fail waits on the host instead.
+    Off,
+    /// Before a request fails.
+    #[default]
+    Pressure,
+    /// Before memory is taken from the driver: the least memory, and the most waiting.
+    Growth,
+}
+
 /// The settings of one pool. Every field has a default that is right for training on one device.
 ///
 /// ```
@@ -64,6 +79,19 @@ pub struct Config {
     pub source: Source,
     /// Bytes to take when the pool is made. Default 0.
     pub reserve: u64,
+    /// When streams may be made to wait for each other's memory. Default [`Dependencies::Pressure`].
+    pub dependencies: Dependencies,
+    /// The most that the pool holds idle, in bytes: what is above goes back to the driver once the device is done with it.
+    /// Default: no ceiling.
+    pub cache: Option<u64>,
+    /// Memory that was idle for so long goes back to the driver. Looked at when memory is asked for that no magazine
+    /// has, and by [`Pool::release_idle`](crate::Pool::release_idle). Default: never.
+    pub release_after: Option<Duration>,
+    /// What the pool leaves free on the device for others, each time that it grows. Default: nothing.
+    pub headroom: Option<Limit>,
+    /// The most that one step of a request that is short of memory waits for the device. What the step would have set
+    /// free is not used then, and the next step is taken. Default 60 s; `None` waits as long as the device works.
+    pub wait: Option<Duration>,
 }
 
 impl Default for Config {
@@ -74,12 +102,17 @@ impl Default for Config {
             magazine: 64 << 20,
             source: Source::Auto,
             reserve: 0,
+            dependencies: Dependencies::Pressure,
+            cache: None,
+            release_after: None,
+            headroom: None,
+            wait: Some(Duration::from_secs(60)),
         }
     }
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
-pub const KEYS: [(&str, &str); 5] = [
+pub const KEYS: [(&str, &str); 10] = [
     (
         "limit",
         "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
@@ -88,6 +121,11 @@ pub const KEYS: [(&str, &str); 5] = [
     ("magazine", "bytes as 64MiB, or 0 for none"),
     ("source", "auto, virtual_memory or slabs"),
     ("reserve", "bytes as 4GiB"),
+    ("dependencies", "off, pressure or growth"),
+    ("cache", "bytes as 1GiB, or none"),
+    ("release_after", "seconds as 30 or 0.5, or none"),
+    ("headroom", "bytes as 512MiB, or a fraction as 0.1 or 10%, or none"),
+    ("wait", "seconds as 60 or 0.5, or none"),
 ];
 
 impl Config {
@@ -140,6 +178,18 @@ impl Config {
             "growth" => self.growth = bytes::parse(value).ok_or_else(refuse)?,
             "magazine" => self.magazine = bytes::parse(value).ok_or_else(refuse)?,
             "reserve" => self.reserve = bytes::parse(value).ok_or_else(refuse)?,
+            "dependencies" => {
+                self.dependencies = match value {
+                    "off" => Dependencies::Off,
+                    "pressure" => Dependencies::Pressure,
+                    "growth" => Dependencies::Growth,
+                    _ => return Err(refuse()),
+                }
+            }
+            "cache" => self.cache = parse_optional(value, bytes::parse).ok_or_else(refuse)?,
+            "release_after" => self.release_after = parse_optional(value, parse_seconds).ok_or_else(refuse)?,
+            "headroom" => self.headroom = parse_limit(value).ok_or_else(refuse)?,
+            "wait" => self.wait = parse_optional(value, parse_seconds).ok_or_else(refuse)?,
             "source" => {
                 self.source = match value {
                     "auto" => Source::Auto,
@@ -152,6 +202,22 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// A value, or `Some(None)` for "none".
+fn parse_optional<T>(text: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
+    match text {
+        "none" => Some(None),
+        text => parse(text).map(Some),
+    }
+}
+
+/// A time in seconds.
+fn parse_seconds(text: &str) -> Option<Duration> {
+    // As limits, a number that begins with a digit: no sign, and no word for infinity.
+    let number = text.starts_with(|first: char| first.is_ascii_digit());
+    let seconds = number.then(|| text.parse::<f64>().ok()).flatten()?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 /// A limit; `Some(None)` for "none".
@@ -188,6 +254,21 @@ mod tests {
         assert_eq!(limit("none"), Ok(None));
         for bad in ["", "0", "0%", "101%", "1.5", "-1", "all", "nan", "0.0"] {
             assert!(limit(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
+    fn times_are_seconds_and_what_is_optional_can_be_none() {
+        let config = Config::parse("wait:0.25,release_after:30,cache:1GiB,headroom:10%").expect("good");
+        assert_eq!(config.wait, Some(Duration::from_millis(250)));
+        assert_eq!(config.release_after, Some(Duration::from_secs(30)));
+        assert_eq!(config.cache, Some(1 << 30));
+        assert_eq!(config.headroom, Some(Limit::Fraction(0.1)));
+        let config = Config::parse("wait:none,release_after:none,cache:none,headroom:none").expect("good");
+        assert_eq!((config.wait, config.release_after), (None, None));
+        assert_eq!((config.cache, config.headroom), (None, None));
+        for bad in ["-1", "inf", "nan", "", "1s", "1e400"] {
+            assert!(Config::parse(&format!("wait:{bad}")).is_err(), "{bad:?} was taken");
         }
     }
 

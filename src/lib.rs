@@ -37,5 +37,5 @@ mod thread;
 pub use config::Config;
 pub use error::{Error, Result};
 #[cfg(not(loom))]
-pub use pool::{Pool, PrivateId};
-pub use stats::{BlockInfo, BlockState, Snapshot, Stats};
+pub use pool::{CallbackId, Pool, PrivateId};
+pub use stats::{BlockInfo, BlockState, Snapshot, Stats, StepTotal};

@@ -45,6 +45,8 @@ pub struct Stats {
     pub pending_blocks: u64,
     /// Events recorded for uses on other streams.
     pub event_count: u64,
+    /// How often a stream was made to wait, on the device, for another one's memory.
+    pub stream_wait_count: u64,
     /// Runs of contiguous memory.
     pub segments: u64,
     /// The largest free range of any stream.
@@ -65,6 +67,24 @@ pub struct Stats {
     pub limit: Option<u64>,
     /// Host memory for the records of blocks and slabs.
     pub host_bytes: u64,
+    /// The steps that are taken before a request fails, in order.
+    pub steps: Vec<StepTotal>,
+}
+
+/// A step that is taken before a request fails, over all requests of a pool so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepTotal {
+    /// What is done.
+    pub name: &'static str,
+    /// How often it was taken.
+    pub count: u64,
+    /// How often the request had its memory then.
+    pub sufficed: u64,
+    /// How often the device was not done in the time that the step may wait.
+    pub timed_out: u64,
+    /// Time that it took together, with the attempt after it.
+    pub nanoseconds: u64,
 }
 
 impl fmt::Display for Stats {

@@ -3,7 +3,7 @@
 //! Each block is filled with its own stamp by work on its stream, and compared in full before it is freed. The device checks
 //! that no block is given out while another stream may still use it, and that nothing in use is unmapped.
 
-use flagstone::config::{Config, Source};
+use flagstone::config::{Config, Dependencies, Source};
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Call, Code, Device, Fault, Options, Sim, StreamKind, Work};
 use flagstone::{Error, Pool};
@@ -51,8 +51,12 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(action, 1..120)
 }
 
+fn dependencies() -> impl Strategy<Value = Dependencies> {
+    prop::sample::select(vec![Dependencies::Off, Dependencies::Pressure, Dependencies::Growth])
+}
+
 /// Calls that are made to fail now and then.
-const FAILING: [Call; 9] = [
+const FAILING: [Call; 10] = [
     Call::MemCreate,
     Call::MemMap,
     Call::MemSetAccess,
@@ -61,6 +65,7 @@ const FAILING: [Call; 9] = [
     Call::MemAddressReserve,
     Call::EventCreate,
     Call::EventRecord,
+    Call::StreamWaitEvent,
     Call::CtxSynchronize,
 ];
 
@@ -82,14 +87,14 @@ struct Model {
 }
 
 impl Model {
-    fn new(source: Source, magazine: u64) -> Self {
+    fn new(source: Source, magazine: u64, dependencies: Dependencies) -> Self {
         let sim = Sim::new(Options {
             capacity: CAPACITY,
             lag_ns: 20_000,
             ..Options::default()
         });
         let mut config = Config::default();
-        (config.source, config.magazine) = (source, magazine);
+        (config.source, config.magazine, config.dependencies) = (source, magazine, dependencies);
         let pool = Pool::new(sim.clone(), config).expect("a pool");
         let mut streams = vec![Stream::LEGACY];
         for _ in 1..STREAMS {
@@ -246,8 +251,8 @@ impl Model {
     }
 }
 
-fn run(source: Source, magazine: u64, actions: &[Action]) {
-    let mut model = Model::new(source, magazine);
+fn run(source: Source, magazine: u64, dependencies: Dependencies, actions: &[Action]) {
+    let mut model = Model::new(source, magazine, dependencies);
     for action in actions {
         model.step(action);
         model.verify();
@@ -277,22 +282,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn virtual_memory_agrees_with_the_reference(actions in actions()) {
-        run(Source::VirtualMemory, 64 << 20, &actions);
+    fn virtual_memory_agrees_with_the_reference(actions in actions(), waits in dependencies()) {
+        run(Source::VirtualMemory, 64 << 20, waits, &actions);
     }
 
     #[test]
-    fn slabs_agree_with_the_reference(actions in actions()) {
-        run(Source::Slabs, 64 << 20, &actions);
+    fn slabs_agree_with_the_reference(actions in actions(), waits in dependencies()) {
+        run(Source::Slabs, 64 << 20, waits, &actions);
     }
 
     #[test]
-    fn tiny_magazines_agree_with_the_reference(actions in actions()) {
-        run(Source::VirtualMemory, 64 << 10, &actions);
+    fn tiny_magazines_agree_with_the_reference(actions in actions(), waits in dependencies()) {
+        run(Source::VirtualMemory, 64 << 10, waits, &actions);
     }
 
     #[test]
-    fn no_magazines_agree_with_the_reference(actions in actions()) {
-        run(Source::VirtualMemory, 0, &actions);
+    fn no_magazines_agree_with_the_reference(actions in actions(), waits in dependencies()) {
+        run(Source::VirtualMemory, 0, waits, &actions);
     }
 }

@@ -50,6 +50,8 @@ class Stats:
     """Blocks that are freed and wait for other streams."""
     event_count: int
     """Events recorded for uses on other streams."""
+    stream_wait_count: int
+    """How often a stream was made to wait, on the device, for another one's memory."""
     segments: int
     """Contiguous ranges held from the driver."""
     largest_free_bytes: int

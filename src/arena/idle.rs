@@ -124,20 +124,22 @@ impl Region {
         idle
     }
 
-    /// Free mappings to be mapped elsewhere for the same stream, about `most` bytes, each a part of its own. The device may not
-    /// be done with them: whoever uses them next comes after it in stream order.
-    pub(crate) fn lend(&mut self, blocks: &Blocks, granularity: u64, most: u64) -> Vec<Idle> {
-        let parts = self.finished(blocks, granularity, most, u64::MAX);
+    /// Free mappings to be mapped elsewhere, about `most` bytes, each a part of its own, that were last used in an epoch up to
+    /// `until`. The device may not be done with them: whoever uses them next comes after it, in stream order or by an event.
+    pub(crate) fn lend(&mut self, blocks: &Blocks, granularity: u64, most: u64, until: u64) -> Vec<Idle> {
+        let parts = self.finished(blocks, granularity, most, until);
         parts.into_iter().flat_map(|part| self.divide(blocks, part)).collect()
     }
 
-    /// The smallest free mapping of at least `bytes`, in bytes, if there is one.
-    pub(crate) fn smallest_free(&self, blocks: &Blocks, bytes: u64) -> Option<u64> {
+    /// The smallest free mapping of at least `bytes` that was last used in an epoch up to `until`, in bytes, if there is one.
+    pub(crate) fn smallest_free(&self, blocks: &Blocks, bytes: u64, until: u64) -> Option<u64> {
         let free = self.ranges.all(blocks).into_iter().map(|index| blocks.get(index));
         let sizes = free.filter(|block| block.bytes() >= bytes).flat_map(|block| {
             let segment = &self.segments[block.home.load(Relaxed) as usize];
             let (addr, end) = (block.addr(), block.end());
-            let within = move |mapping: &Mapping| mapping.addr + mapping.bytes <= end && mapping.bytes >= bytes;
+            let within = move |mapping: &Mapping| {
+                mapping.addr + mapping.bytes <= end && mapping.bytes >= bytes && mapping.touched <= until
+            };
             segment
                 .mappings
                 .range(addr..end)

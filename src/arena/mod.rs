@@ -21,8 +21,9 @@ use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use slab::Partial;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU32;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, MutexGuard};
 
 /// All records of a pool.
@@ -158,7 +159,34 @@ pub(crate) struct Arena {
     pub(crate) gate: Mutex<Gate>,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
+    has_memory: AtomicBool,
     inner: Mutex<Inner>,
+}
+
+/// An arena under its lock.
+pub(crate) struct Locked<'a> {
+    arena: &'a Arena,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.inner
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        &mut self.inner
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.arena.has_memory.store(self.inner.held() > 0, Relaxed);
+    }
 }
 
 /// What the lock guards.
@@ -187,6 +215,7 @@ impl Arena {
             settled: AtomicU32::new(0),
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
+            has_memory: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
                 epoch: 1,
@@ -221,10 +250,16 @@ impl Arena {
     }
 
     /// Takes the lock and everything that was returned meanwhile.
-    pub(crate) fn lock(&self, metadata: &Metadata) -> MutexGuard<'_, Inner> {
+    pub(crate) fn lock(&self, metadata: &Metadata) -> Locked<'_> {
         let mut inner = lock(&self.inner);
         inner.give_chain(metadata, self.returned.take());
-        inner
+        Locked { arena: self, inner }
+    }
+
+    /// Whether the arena has memory, as of when its lock was last free.
+    pub(crate) fn has_memory(&self) -> bool {
+        // Relaxed: a hint. Who needs to know takes the lock.
+        self.has_memory.load(Relaxed)
     }
 
     /// Empties the shared lists into the slabs and ranges.
@@ -399,16 +434,14 @@ impl Inner {
         }
     }
 
-    /// Lent parts are aliases now where their handle was `taken`, and free again where not.
-    pub(crate) fn settle_lent(&mut self, metadata: &Metadata, lent: Vec<(Kind, Idle)>, taken: impl Fn(Handle) -> bool) {
+    /// A lent part is an alias now if its handle was `taken`, and free again if not.
+    pub(crate) fn settle_lent(&mut self, metadata: &Metadata, kind: Kind, part: Idle, taken: impl Fn(Handle) -> bool) {
         let epoch = self.epoch;
-        for (kind, part) in lent {
-            let region = self.region(kind);
-            if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
-                region.alias(&metadata.blocks, part, epoch);
-            } else {
-                region.keep(&metadata.blocks, part);
-            }
+        let region = self.region(kind);
+        if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
+            region.alias(&metadata.blocks, part, epoch);
+        } else {
+            region.keep(&metadata.blocks, part);
         }
     }
 

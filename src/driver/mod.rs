@@ -9,6 +9,8 @@ pub mod cuda;
 pub mod pinned;
 pub mod sim;
 
+use std::time::Duration;
+
 /// An address on the device.
 pub type DevicePtr = u64;
 
@@ -124,12 +126,13 @@ pub trait Driver: Send + Sync + 'static {
     fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()>;
     /// Whether the recorded work is done (`cuEventQuery`).
     fn event_query(&self, event: Event) -> DriverResult<bool>;
-    /// Waits on the host for the recorded work (`cuEventSynchronize`).
-    fn event_synchronize(&self, event: Event) -> DriverResult<()>;
+    /// Waits on the host for the recorded work (`cuEventSynchronize`), at most so long. Whether it is done.
+    fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool>;
     /// Destroys the event (`cuEventDestroy`).
     fn event_destroy(&self, event: Event) -> DriverResult<()>;
-    /// Waits on the host for all work of the context (`cuCtxSynchronize`). Illegal while a stream captures: then an error.
-    fn synchronize(&self) -> DriverResult<()>;
+    /// Waits on the host for all work of the context (`cuCtxSynchronize`), at most so long. Whether it is done. Illegal while a
+    /// stream captures: then an error.
+    fn synchronize(&self, most: Duration) -> DriverResult<bool>;
 
     /// Pinned host memory, page aligned (`cuMemHostAlloc`, portable).
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64>;

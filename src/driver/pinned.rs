@@ -1,6 +1,7 @@
 //! Pinned host memory as a driver's memory: `Pool<Pinned<D>>` cuts and merges host buffers exactly as device memory.
 
 use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
+use std::time::Duration;
 
 /// The host as a stream: what it did is done. Host code writes a block as soon as it has it, so blocks are allocated on this
 /// stream, and each stream that copies from or to one is recorded as a use; then a block is not given out again while a
@@ -113,7 +114,7 @@ impl<D: Driver> Driver for Pinned<D> {
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if stream == HOST {
-            self.driver.event_synchronize(event)
+            self.driver.event_synchronize(event, Duration::MAX).map(drop)
         } else {
             self.driver.stream_wait(stream, event)
         }
@@ -133,16 +134,16 @@ impl<D: Driver> Driver for Pinned<D> {
         self.driver.event_query(event)
     }
 
-    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
-        self.driver.event_synchronize(event)
+    fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
+        self.driver.event_synchronize(event, most)
     }
 
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
         self.driver.event_destroy(event)
     }
 
-    fn synchronize(&self) -> DriverResult<()> {
-        self.driver.synchronize()
+    fn synchronize(&self, most: Duration) -> DriverResult<bool> {
+        self.driver.synchronize(most)
     }
 
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {

@@ -50,6 +50,7 @@ pub(crate) struct Events {
     pub(crate) wrong_size_frees: AtomicU64,
     pub(crate) driver_errors: AtomicU64,
     pub(crate) recorded: AtomicU64,
+    pub(crate) stream_waits: AtomicU64,
 }
 
 /// Adds one to a counter that nothing else is read through.

@@ -8,6 +8,7 @@ use super::core::{count, forked};
 use super::remap::Gathered;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
+use crate::config::Dependencies;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::metadata::{State, covers};
 use crate::pages::{Refusal, Unmapped};
@@ -175,6 +176,16 @@ impl<D: Driver> Pool<D> {
                 return Ok(index);
             }
         }
+        if self.config.dependencies == Dependencies::Growth && self.may_wait(arena) {
+            let metadata = &self.core.metadata;
+            let index = match self.claim(arena, size_class::bytes(Kind::range_units(units))) {
+                0 => 0,
+                _ => arena.lock(metadata).take(metadata, units),
+            };
+            if index != 0 {
+                return Ok(index);
+            }
+        }
         match self.grow(arena, units) {
             Ok(index) => Ok(index),
             Err(Refusal::Full) => self.press(arena, units, bytes),
@@ -185,11 +196,12 @@ impl<D: Driver> Pool<D> {
     /// Takes memory from the driver; a held block of `units` from it. Waits while a request is pressed.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         let _beside_others = self.pressed.read().unwrap_or_else(PoisonError::into_inner);
-        self.grow_now(arena, units)
+        self.grow_now(arena, units, self.config.dependencies == Dependencies::Growth)
     }
 
-    /// As [`Self::grow`], by whoever holds the lock. No arena's lock is held over a driver call.
-    pub(super) fn grow_now(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+    /// As [`Self::grow`], by whoever holds the lock. No arena's lock is held over a driver call. With `waits` the arena's stream
+    /// may be made to wait for others.
+    pub(super) fn grow_now(&self, arena: &Arena, units: u32, waits: bool) -> Result<u32, Refusal> {
         // What can never be held is not worth addresses either.
         if size_class::bytes(units) > self.pages.most() {
             return Err(Refusal::Full);
@@ -197,13 +209,13 @@ impl<D: Driver> Pool<D> {
         count(&self.core.events.growths);
         arena.unsettle();
         if self.virtual_memory {
-            self.grow_pages(arena, units)
+            self.grow_pages(arena, units, waits)
         } else {
             self.grow_slabs(arena, units)
         }
     }
 
-    fn grow_pages(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
+    fn grow_pages(&self, arena: &Arena, units: u32, waits: bool) -> Result<u32, Refusal> {
         let metadata = &self.core.metadata;
         let properties = self.driver.properties();
         let kind = Kind::of(units);
@@ -234,35 +246,37 @@ impl<D: Driver> Pool<D> {
                 added += 1;
                 continue;
             };
-            let Gathered { lent, more } = self.gather(arena, kind, growth.bytes);
+            let Gathered { lent, more, .. } = self.gather(arena, kind, growth.bytes, waits);
             if more > 0 && !widened {
                 // Once more, and larger: what is free as a whole is used as a whole.
-                let mut inner = arena.lock(metadata);
-                inner.settle_lent(metadata, lent, |_| false);
-                inner.region(kind).roll_back(&metadata.blocks, growth, &[]);
+                self.settle(lent, |_| false);
+                arena
+                    .lock(metadata)
+                    .region(kind)
+                    .roll_back(&metadata.blocks, growth, &[]);
                 (step, widened) = (Some(growth.bytes + more), true);
                 continue;
             }
             let handles: Vec<Mapping> = lent
                 .iter()
-                .flat_map(|(_, part)| part.mappings.iter().copied())
+                .flat_map(|lent| lent.part.mappings.iter().copied())
                 .collect();
             let seam = if self.pages.affords_seam() { seam } else { 0 };
             match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {
-                    let mut inner = arena.lock(metadata);
-                    inner.settle_lent(metadata, lent, |_| true);
-                    return match inner.commit(metadata, growth, &mappings, units) {
+                    self.settle(lent, |_| true);
+                    return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
                         // No records left for a slab: the memory is free now.
                         0 => Err(Refusal::Full),
                         index => Ok(index),
                     };
                 }
                 Err(Unmapped { refusal, stuck }) => {
-                    let mut inner = arena.lock(metadata);
-                    let is_stuck = |handle| stuck.iter().any(|mapping| mapping.handle == handle);
-                    inner.settle_lent(metadata, lent, is_stuck);
-                    inner.region(kind).roll_back(&metadata.blocks, growth, &stuck);
+                    self.settle(lent, |handle| stuck.iter().any(|mapping| mapping.handle == handle));
+                    arena
+                        .lock(metadata)
+                        .region(kind)
+                        .roll_back(&metadata.blocks, growth, &stuck);
                     // What the step adds to the need may be what was too much.
                     if step == Some(0) || matches!(refusal, Refusal::Failed(_)) {
                         return Err(refusal);

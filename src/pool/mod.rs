@@ -4,23 +4,36 @@
 //! |---|---|
 //! | `core` | the part that knows no driver, with the hit path |
 //! | `miss` | a request that no magazine can meet |
+//! | `dependencies` | streams that wait for each other on the device |
 //! | `free` | a free that cannot just go into a magazine; uses on other streams |
-//! | `pressure` | what is done before a request fails, and giving memory back |
+//! | `pressure` | what is done before a request fails |
+//! | `steps` | the steps of that, counted and timed |
+//! | `callbacks` | the user's functions that are asked to free something |
+//! | `waits` | waiting for other streams and for the device |
+//! | `give` | giving memory back to the driver |
+//! | `ahead` | memory taken ahead of use |
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
 //! | `check` | walks every invariant (feature `check`) |
 
+mod ahead;
+mod callbacks;
 #[cfg(feature = "check")]
 mod check;
 mod core;
+mod dependencies;
 mod free;
+mod give;
 mod miss;
 mod pressure;
 mod private;
 mod remap;
 mod report;
+mod steps;
+mod waits;
 
+pub use callbacks::CallbackId;
 pub use private::PrivateId;
 
 use crate::arena::{Arena, ArenaKey, StreamKey};
@@ -31,6 +44,7 @@ use crate::pages::Pages;
 use crate::stream::{Pending, Uses};
 use crate::sync::lock;
 use crate::thread::Current;
+use callbacks::Callbacks;
 pub(crate) use core::Core;
 #[cfg(feature = "python")]
 pub(crate) use core::Hit;
@@ -70,6 +84,9 @@ pub struct Pool<D: Driver> {
     pressed: RwLock<()>,
     /// Streams whose handles stay good.
     kept: Mutex<HashSet<u64>>,
+    callbacks: Mutex<Callbacks>,
+    /// What the steps of requests that were short of memory gave.
+    steps: steps::Counters,
 }
 
 impl<D: Driver> Pool<D> {
@@ -102,6 +119,8 @@ impl<D: Driver> Pool<D> {
             routes: Mutex::default(),
             pressed: RwLock::default(),
             kept: Mutex::default(),
+            callbacks: Mutex::default(),
+            steps: steps::Counters::default(),
             driver,
             config,
         };

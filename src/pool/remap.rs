@@ -14,68 +14,154 @@
 use super::Pool;
 use super::core::count;
 use crate::arena::{Arena, Idle, Kind};
-use crate::driver::{Driver, Event};
+use crate::driver::{Driver, Event, Handle};
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// A part of an arena's free memory that is to be mapped elsewhere too.
+pub(super) struct Lent<'a> {
+    arena: &'a Arena,
+    kind: Kind,
+    pub(super) part: Idle,
+}
+
 /// What was found for a growth.
-pub(super) struct Gathered {
-    /// Parts of the arena's own.
-    pub(super) lent: Vec<(Kind, Idle)>,
+pub(super) struct Gathered<'a> {
+    /// Parts that the growth's stream may use at once.
+    pub(super) lent: Vec<Lent<'a>>,
+    /// Bytes that were not found.
+    missing: u64,
     /// By how many bytes the growth has to be larger for a free mapping to fit, so that no new memory is needed; or 0.
     pub(super) more: u64,
+}
+
+impl<'a> Gathered<'a> {
+    /// Bytes that were not found yet.
+    pub(super) fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// How many parts there are.
+    pub(super) fn parts(&self) -> usize {
+        self.lent.len()
+    }
+
+    /// Takes out what was found after the first `parts`.
+    pub(super) fn back_to(&mut self, parts: usize) -> Vec<Lent<'a>> {
+        let refused = self.lent.split_off(parts);
+        self.missing += refused.iter().map(|lent| lent.part.bytes).sum::<u64>();
+        refused
+    }
+
+    /// The growth could be larger by what the free mapping of `larger` bytes has too much, up to `most`.
+    fn widen(&mut self, larger: Option<u64>, most: u64) {
+        let more = larger.filter(|_| self.missing > 0).map(|larger| larger - self.missing);
+        self.more = more.filter(|&more| more <= most).unwrap_or(0);
+    }
 }
 
 /// How many events of one arena are under way at most.
 const EVENTS: usize = 8;
 
 impl<D: Driver> Pool<D> {
-    /// Finds memory for a growth of `bytes` in a region of an arena: parts of its own that it may use at once, which are returned, and
-    /// what other arenas can spare, whose handles are spare then.
-    pub(super) fn gather(&self, arena: &Arena, kind: Kind, bytes: u64) -> Gathered {
+    /// Finds memory for a growth of `bytes` in a region of an arena: parts that its stream may use at once, which are returned, and
+    /// what other arenas can spare, whose handles are spare then. With `waits` the stream may be made to wait for others.
+    pub(super) fn gather<'a>(&'a self, arena: &'a Arena, kind: Kind, bytes: u64, waits: bool) -> Gathered<'a> {
         self.tick(arena);
+        let mut found = Gathered {
+            lent: Vec::new(),
+            missing: bytes - self.pages.spare_for(bytes),
+            more: 0,
+        };
+        // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
+        let most = if kind == Kind::Large { u64::MAX } else { bytes };
+        if arena.key.private.is_none() && found.missing > 0 {
+            self.lend(arena, u64::MAX, &mut found);
+            let larger = self.smallest_free(arena, found.missing, u64::MAX);
+            found.widen(larger, most);
+            if found.more > 0 {
+                return found;
+            }
+        }
+        for other in self.others(arena) {
+            if found.missing == 0 {
+                return found;
+            }
+            self.take_finished(other, &mut found);
+        }
+        let waits = waits && self.may_wait(arena);
+        for other in self.others(arena).filter(|_| waits) {
+            if found.missing == 0 {
+                return found;
+            }
+            self.borrow(arena, other, &mut found);
+        }
+        let larger = self.others(arena).filter_map(|other| {
+            let gate = lock(&other.gate);
+            let newest = gate.events.back().filter(|_| waits);
+            let until = newest.map_or(gate.done, |&(epoch, _)| epoch);
+            drop(gate);
+            self.smallest_free(other, found.missing, until)
+        });
+        let larger = larger.min();
+        found.widen(larger, most);
+        found
+    }
+
+    /// The other arenas that have memory, but for those that captures hold.
+    fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
+        let own = arena.index;
+        let others = self.core.arenas.iter().filter(move |other| other.index != own);
+        // Relaxed: a capture that begins now gets its memory from elsewhere.
+        others.filter(|other| other.has_memory() && other.holders.load(Relaxed) == 0)
+    }
+
+    /// Unmaps free memory of `other` that the device is done with.
+    fn take_finished(&self, other: &Arena, found: &mut Gathered<'_>) {
+        self.tick(other);
+        let done = lock(&other.gate).done;
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
-        let mut missing = bytes - self.pages.spare_for(bytes);
-        let mut lent = Vec::new();
-        let mut larger = None;
-        if arena.key.private.is_none() {
-            let mut inner = arena.lock(metadata);
-            arena.drain_shared(metadata, &mut inner);
-            for from in Kind::ALL.into_iter().rev() {
-                for part in inner.region(from).lend(&metadata.blocks, granularity, missing) {
-                    missing -= part.bytes;
-                    lent.push((from, part));
-                }
-            }
-            if missing > 0 {
-                larger = inner.region(Kind::Large).smallest_free(&metadata.blocks, missing);
+        for kind in Kind::ALL.into_iter().rev() {
+            let parts = other
+                .lock(metadata)
+                .region(kind)
+                .finished(&metadata.blocks, granularity, found.missing, done);
+            let given: u64 = parts.into_iter().map(|part| self.give_part(other, kind, part)).sum();
+            found.missing -= given.min(found.missing);
+        }
+    }
+
+    /// Takes free memory of an arena that was last used in an epoch up to `until`, to be mapped elsewhere.
+    pub(super) fn lend<'a>(&'a self, arena: &'a Arena, until: u64, found: &mut Gathered<'a>) {
+        let metadata = &self.core.metadata;
+        let granularity = self.driver.properties().granularity;
+        let mut inner = arena.lock(metadata);
+        arena.drain_shared(metadata, &mut inner);
+        for kind in Kind::ALL.into_iter().rev() {
+            for part in inner
+                .region(kind)
+                .lend(&metadata.blocks, granularity, found.missing, until)
+            {
+                found.missing -= part.bytes;
+                found.lent.push(Lent { arena, kind, part });
             }
         }
-        // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
-        if let Some(larger) = larger.filter(|&larger| kind == Kind::Large || larger - missing <= bytes) {
-            return Gathered {
-                lent,
-                more: larger - missing,
-            };
+    }
+
+    /// The smallest free mapping of large blocks of at least `bytes`, in bytes, that was last used in an epoch up to `until`.
+    fn smallest_free(&self, arena: &Arena, bytes: u64, until: u64) -> Option<u64> {
+        let metadata = &self.core.metadata;
+        let mut inner = arena.lock(metadata);
+        inner.region(Kind::Large).smallest_free(&metadata.blocks, bytes, until)
+    }
+
+    /// What was lent are aliases now where their handle was `taken`, and free again where not.
+    pub(super) fn settle(&self, lent: Vec<Lent<'_>>, taken: impl Fn(Handle) -> bool) {
+        let metadata = &self.core.metadata;
+        for Lent { arena, kind, part } in lent {
+            arena.lock(metadata).settle_lent(metadata, kind, part, &taken);
         }
-        for other in self.core.arenas.iter().filter(|other| other.index != arena.index) {
-            // Relaxed: a capture that begins now gets its memory from elsewhere.
-            if missing == 0 || other.holders.load(Relaxed) > 0 {
-                continue;
-            }
-            self.tick(other);
-            let done = lock(&other.gate).done;
-            for kind in Kind::ALL.into_iter().rev() {
-                let parts = other
-                    .lock(metadata)
-                    .region(kind)
-                    .finished(&metadata.blocks, granularity, missing, done);
-                let given: u64 = parts.into_iter().map(|part| self.give_part(other, kind, part)).sum();
-                missing -= given.min(missing);
-            }
-        }
-        Gathered { lent, more: 0 }
     }
 
     /// Looks which of the arena's events have completed, unmaps what they set free, and records another.

@@ -47,6 +47,7 @@ impl<D: Driver> Pool<D> {
             growth_count: read(&events.growths),
             pending_blocks: self.waiting.load(Relaxed) as u64,
             event_count: read(&events.recorded),
+            stream_wait_count: read(&events.stream_waits),
             segments,
             largest_free_bytes: largest,
             out_of_memory_count: read(&events.out_of_memory),
@@ -57,6 +58,7 @@ impl<D: Driver> Pool<D> {
             driver_error_count: read(&events.driver_errors),
             limit: self.pages.limit(),
             host_bytes: metadata.host_bytes(),
+            steps: self.steps.totals(),
         }
     }
 

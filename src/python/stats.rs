@@ -29,6 +29,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         growth_count,
         pending_blocks,
         event_count,
+        stream_wait_count,
         segments,
         largest_free_bytes,
         out_of_memory_count,
@@ -38,8 +39,10 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         wrong_size_free_count,
         driver_error_count,
         limit,
-        host_bytes,
+        host_bytes;
+        steps
     });
+    let _ = steps;
     class(py, "Stats")?.call((), Some(&fields))
 }
 

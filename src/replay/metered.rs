@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::driver::sim::Call;
 use crate::driver::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
@@ -105,9 +105,9 @@ metered! {
     EventCreate event_create() -> Event;
     EventRecord event_record(event: Event, stream: Stream) -> ();
     EventQuery event_query(event: Event) -> bool;
-    EventSynchronize event_synchronize(event: Event) -> ();
+    EventSynchronize event_synchronize(event: Event, most: Duration) -> bool;
     EventDestroy event_destroy(event: Event) -> ();
-    CtxSynchronize synchronize() -> ();
+    CtxSynchronize synchronize(most: Duration) -> bool;
     MemHostAlloc host_alloc(bytes: u64) -> u64;
     MemFreeHost host_free(addr: u64) -> ();
 }

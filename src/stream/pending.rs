@@ -7,7 +7,7 @@
 //! the context was synchronised.
 
 use crate::arena::StreamKey;
-use crate::driver::{Driver, DriverResult, Event};
+use crate::driver::{Driver, DriverResult, Event, Stream};
 use std::collections::{HashMap, VecDeque};
 
 /// An event that a block waits for.
@@ -89,23 +89,73 @@ impl Pending {
         result
     }
 
-    /// The events that the best block for a wait still has: the one recorded first of those that `enough` accepts,
-    /// otherwise of all. Empty when nothing waits for events.
-    pub(crate) fn nearest(&self, enough: impl Fn(u32) -> bool) -> Vec<Event> {
-        let fronts = || self.queues.values().flat_map(|queue| queue.iter().enumerate());
-        let nearest = |only: &dyn Fn(u32) -> bool| {
-            fronts()
-                .filter(|(_, waiting)| only(waiting.block))
-                .min_by_key(|(place, _)| *place)
-                .map(|(_, w)| w.block)
-        };
-        let Some(block) = nearest(&enough).or_else(|| nearest(&|_| true)) else {
-            return Vec::new();
-        };
-        fronts()
-            .filter(|(_, waiting)| waiting.block == block)
-            .map(|(_, waiting)| waiting.event)
+    /// The block for which `only` holds whose events were recorded first.
+    pub(crate) fn nearest(&self, only: impl Fn(u32) -> bool) -> Option<u32> {
+        let places = self.queues.values().flat_map(|queue| queue.iter().enumerate());
+        let wanted = places.filter(|(_, waiting)| only(waiting.block));
+        wanted.min_by_key(|&(place, _)| place).map(|(_, waiting)| waiting.block)
+    }
+
+    /// The events that a block still waits for.
+    pub(crate) fn events_of(&self, block: u32) -> Vec<Event> {
+        let all = self.queues.values().flatten();
+        all.filter(|waiting| waiting.block == block)
+            .map(|waiting| waiting.event)
             .collect()
+    }
+
+    /// Blocks that together have `bytes`, of those whose size `ours` tells: the one recorded first that is enough, otherwise those
+    /// recorded first.
+    pub(crate) fn earliest(&self, bytes: u64, ours: impl Fn(u32) -> Option<u64>) -> Vec<u32> {
+        if let Some(enough) = self.nearest(|block| ours(block) >= Some(bytes)) {
+            return vec![enough];
+        }
+        let longest = self.queues.values().map(VecDeque::len).max().unwrap_or(0);
+        let places = (0..longest).flat_map(|place| self.queues.values().filter_map(move |queue| queue.get(place)));
+        let mut found = Vec::new();
+        let mut have = 0;
+        for waiting in places {
+            if have >= bytes {
+                break;
+            }
+            if let Some(size) = ours(waiting.block).filter(|_| !found.contains(&waiting.block)) {
+                found.push(waiting.block);
+                have += size;
+            }
+        }
+        found
+    }
+
+    /// Makes later work of `stream` wait for what the blocks for which `only` holds wait for: for work of that stream they
+    /// are ready then. Returns how many waits that took.
+    ///
+    /// # Errors
+    /// The driver's. Nothing was taken then, and a wait that was made does no harm.
+    pub(crate) fn order(&mut self, driver: &impl Driver, stream: Stream, blocks: &[u32]) -> DriverResult<u64> {
+        let mut waits = 0;
+        for queue in self.queues.values() {
+            // Earlier events of the queue complete before the last.
+            if let Some(last) = queue.iter().rfind(|waiting| blocks.contains(&waiting.block)) {
+                driver.stream_wait(stream, last.event)?;
+                waits += 1;
+            }
+        }
+        for block in blocks {
+            self.left.remove(block);
+        }
+        let spare = &mut self.spare;
+        self.queues.retain(|_, queue| {
+            queue.retain(|waiting| {
+                let taken = blocks.contains(&waiting.block);
+                if taken {
+                    // A wait is for what was recorded when it was made: the event may be recorded again.
+                    spare.push(waiting.event);
+                }
+                !taken
+            });
+            !queue.is_empty()
+        });
+        Ok(waits)
     }
 
     /// Takes everything that waits, for a synchronisation of the context that begins now.

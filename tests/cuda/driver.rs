@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_char};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use cudarc::driver::sys;
 use flagstone::driver::cuda::Cuda;
@@ -127,7 +128,7 @@ const METHODS: &[Method] = &[
         t.cuda.event_query(t.event).map(drop)
     }),
     method("cuEventSynchronize", "cuEventSynchronize", |t| {
-        t.cuda.event_synchronize(t.event)
+        t.cuda.event_synchronize(t.event, Duration::MAX).map(drop)
     }),
     method("cuEventDestroy_v2", "cuEventDestroy", |t| {
         let event = t.cuda.event_create()?;
@@ -135,7 +136,9 @@ const METHODS: &[Method] = &[
             .event_destroy(event)
             .inspect_err(|_| t.cuda.event_destroy(event).expect("a failed call changes nothing"))
     }),
-    method("cuCtxSynchronize", "cuCtxSynchronize", |t| t.cuda.synchronize()),
+    method("cuCtxSynchronize", "cuCtxSynchronize", |t| {
+        t.cuda.synchronize(Duration::MAX).map(drop)
+    }),
     method("cuMemHostAlloc", "cuMemHostAlloc", |t| {
         t.cuda.host_free(t.cuda.host_alloc(PAGE)?)
     }),
@@ -277,9 +280,9 @@ fn streams_are_told_apart_and_events_order_them() {
             cuda.event_record(event, stream).expect("recorded");
             cuda.stream_wait(second, event).expect("waits");
         }
-        cuda.event_synchronize(event).expect("done");
+        cuda.event_synchronize(event, Duration::MAX).expect("done");
         assert_eq!(cuda.event_query(event), Ok(true));
-        cuda.synchronize().expect("all done");
+        cuda.synchronize(Duration::MAX).expect("all done");
         cuda.event_destroy(event).expect("gone");
         assert_eq!(
             cuda.event_query(event).expect_err("gone").name,
@@ -366,7 +369,7 @@ fn a_context_that_captures_cannot_be_waited_for() {
         enter(0);
         begin_capture(capturing);
         assert_eq!(
-            cuda.synchronize().expect_err("illegal").name,
+            cuda.synchronize(Duration::MAX).expect_err("illegal").name,
             "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
         );
         assert_eq!(exchange(GLOBAL), GLOBAL);
@@ -376,7 +379,7 @@ fn a_context_that_captures_cannot_be_waited_for() {
             "a failed capture lasts until it is ended"
         );
         assert_ne!(end_capture(capturing), SUCCESS);
-        assert_eq!(cuda.synchronize(), Ok(()));
+        assert_eq!(cuda.synchronize(Duration::MAX), Ok(true));
     });
 }
 

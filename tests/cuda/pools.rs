@@ -1,5 +1,7 @@
 //! The contract, held against pools on the CUDA driver.
 
+use std::time::Duration;
+
 use flagstone::config::Source;
 use flagstone::driver::cuda::Cuda;
 use flagstone::driver::{Driver, Stream};
@@ -30,7 +32,7 @@ impl Kind for OnCuda {
         dead_stream()
     }
     fn finish(&self, driver: &Cuda) {
-        driver.synchronize().expect("nothing captures");
+        driver.synchronize(Duration::MAX).expect("nothing captures");
     }
     fn run<F: FnOnce()>(&self, test: F) {
         with_driver(&Library::Simulated, &[], test);

@@ -2,10 +2,11 @@
 
 `@pytest.mark.process(...)` says what the process is like: `install=False` for one without flagstone as torch's
 allocator, or the settings of `flagstone.torch.install` as a dictionary; `devices` and `memory` in bytes; `ends=True`
-for one whose interpreter comes to its ordinary end; other names are environment variables.
+for one whose interpreter comes to its ordinary end; `timeout` in seconds; other names are environment variables.
 """
 
 import importlib.util
+import inspect
 import json
 import subprocess
 import sys
@@ -15,13 +16,13 @@ import pytest
 import simcuda
 
 TIMEOUT = 50
-"""Seconds for one test."""
+"""Seconds for a test that does not say otherwise."""
 
 server_key = pytest.StashKey[subprocess.Popen[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "process(install, devices, memory, ends, **environment): its process")
+    config.addinivalue_line("markers", "process(install, devices, memory, ends, timeout, **environment): its process")
     if importlib.util.find_spec("torch") is None:
         pytest.exit("torch is not installed: run make test-torch", returncode=1)
 
@@ -62,16 +63,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool:
     for marker in reversed(list(pyfuncitem.iter_markers("process"))):
         options.update(marker.kwargs)
     output = pyfuncitem.funcargs["tmp_path"] / "output"
-    arguments = getattr(pyfuncitem, "callspec", None)
+    callspec = getattr(pyfuncitem, "callspec", None)
+    arguments = dict(callspec.params) if callspec else {}
+    if "tmp_path" in inspect.signature(pyfuncitem.function).parameters:
+        arguments["tmp_path"] = str(pyfuncitem.funcargs["tmp_path"])
     call = {
         "file": str(pyfuncitem.path),
         "name": pyfuncitem.originalname,
-        "arguments": arguments.params if arguments else {},
+        "arguments": arguments,
         "install": options.pop("install", {}),
         "ends": options.pop("ends", False),
+        "timeout": options.pop("timeout", TIMEOUT),
         "environment": settings(options),
         "output": str(output),
-        "timeout": TIMEOUT,
     }
     running = server(pyfuncitem.config)
     running.stdin.write(json.dumps(call) + "\n")

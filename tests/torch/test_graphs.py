@@ -1,8 +1,11 @@
 """Captures and graphs: nothing illegal is called in a capture, and what a graph uses is its own."""
 
+import threading
+
 import pytest
 import simcuda
 import torch
+from simcuda import MIB
 
 import flagstone.torch
 
@@ -159,3 +162,48 @@ def test_graphed_callables():
         assert torch.allclose(result.detach().cpu(), expected * factor, rtol=1e-4)
         assert torch.allclose(layer.weight.grad.cpu(), torch.full((8, 16), 4.0 * factor))
         layer.weight.grad = None
+
+
+@pytest.mark.process(install={"limit": "256MiB"})
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_nothing_that_the_pool_does_invalidates_a_capture(mode):
+    side, source = torch.cuda.Stream(), full(1)
+    waiting = full(2)
+    waiting.record_stream(side)
+    outside, failures = [], []
+
+    def allocate():
+        try:
+            for size in (100, MIB, 20 * MIB):
+                tensor = torch.empty(size, dtype=torch.uint8, device="cuda")
+                tensor.record_stream(side)
+                outside.append(tensor.data_ptr())
+        except RuntimeError as error:
+            failures.append(error)
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode=mode):
+        current = torch.cuda.current_stream()
+        del waiting
+        kept = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in (1, 4096, MIB, 30 * MIB)]
+        thread = threading.Thread(target=allocate)
+        thread.start()
+        thread.join()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            doubled = source * 2
+            doubled.record_stream(current)
+            kept[1].record_stream(side)
+        current.wait_stream(side)
+        del kept[1:3]
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(400 * MIB, dtype=torch.uint8, device="cuda")
+        result = doubled + 1
+        del doubled, kept
+        torch.empty(150 * MIB, dtype=torch.uint8, device="cuda").fill_(9)
+    assert (failures, len(outside)) == ([], 3)
+    assert simcuda.violations() == []
+    for value in (4, 5):
+        source.fill_(value)
+        graph.replay()
+        assert (result.cpu() == 2 * value + 1).all()

@@ -11,6 +11,7 @@ const RELAXED: u32 = 2;
 /// The primary context of a device: the one that the CUDA runtime, and so PyTorch, uses.
 ///
 /// Retained once by each driver object and never released: at exit the driver may be gone before its users are.
+#[derive(Clone, Copy)]
 pub(super) struct Context {
     api: &'static Api,
     handle: usize, // a CUcontext; as a number it may go to any thread

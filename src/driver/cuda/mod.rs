@@ -10,8 +10,10 @@ mod device;
 mod pages;
 mod probe;
 mod result;
+mod waits;
 
 use core::ffi::c_uint;
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUstream};
 
@@ -20,6 +22,7 @@ use self::context::Context;
 use self::device::Attribute;
 use self::pages::Pages;
 use self::probe::{Library, library};
+use self::waits::Waits;
 use super::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
 use crate::error::{Error, Result, Unavailable};
 
@@ -42,6 +45,7 @@ pub struct Cuda {
     context: Context,
     properties: Properties,
     pages: Option<Pages>,
+    waits: Waits,
 }
 
 impl Cuda {
@@ -84,6 +88,7 @@ impl Cuda {
             context,
             properties,
             pages,
+            waits: Waits::default(),
         })
     }
 
@@ -223,10 +228,16 @@ impl Driver for Cuda {
         }
     }
 
-    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
-        let _entered = self.context.enter_relaxed()?;
-        // SAFETY: the caller passes a live event.
-        unsafe { self.api().cuEventSynchronize(event.0 as CUevent) }
+    fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
+        if most < Duration::MAX && self.event_query(event)? {
+            return Ok(true);
+        }
+        let (api, context) = (self.api(), self.context);
+        self.waits.within("cuEventSynchronize", most, move || {
+            let _entered = context.enter_relaxed()?;
+            // SAFETY: the caller passes a live event. One that is destroyed while it is waited for lasts as long as the wait.
+            unsafe { api.cuEventSynchronize(event.0 as CUevent) }
+        })
     }
 
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
@@ -235,10 +246,13 @@ impl Driver for Cuda {
         unsafe { self.api().cuEventDestroy(event.0 as CUevent) }
     }
 
-    fn synchronize(&self) -> DriverResult<()> {
-        let _entered = self.context.enter_relaxed()?;
-        // SAFETY: the context is current.
-        unsafe { self.api().cuCtxSynchronize() }
+    fn synchronize(&self, most: Duration) -> DriverResult<bool> {
+        let (api, context) = (self.api(), self.context);
+        self.waits.within("cuCtxSynchronize", most, move || {
+            let _entered = context.enter_relaxed()?;
+            // SAFETY: the context is current.
+            unsafe { api.cuCtxSynchronize() }
+        })
     }
 
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {

@@ -8,6 +8,8 @@ const SUCCESS: u32 = 0;
 pub(super) const INVALID_VALUE: u32 = 1;
 /// No device that CUDA can use.
 pub(super) const NO_DEVICE: u32 = 100;
+/// The operating system refused something.
+pub(super) const OPERATING_SYSTEM: u32 = 304;
 /// The work behind an event is not done.
 pub(super) const NOT_READY: u32 = 600;
 /// The device or driver cannot do this.

@@ -6,6 +6,10 @@ use super::{Code, CuResult, host_map};
 /// Addresses are taken from the operating system in pieces of at least this many bytes: few enough for valgrind.
 const CHUNK: u64 = 8 << 30;
 
+/// How far from a device's address its bytes are, where the host must not find them at the address itself: the size of the
+/// only piece that such a device takes.
+pub(super) const DISTANCE: u64 = 2 << 40;
+
 /// Addresses reserved from the operating system, with no memory behind them.
 ///
 /// They are kept until the device is dropped, so that a stale device pointer never points into other memory of the
@@ -14,6 +18,8 @@ pub(super) struct AddressSpace {
     chunks: Vec<(u64, u64)>,
     free: Ranges,
     unit: u64,
+    /// Whether each address has another one, `DISTANCE` further on, that is not handed out.
+    twofold: bool,
 }
 
 impl AddressSpace {
@@ -23,7 +29,15 @@ impl AddressSpace {
             chunks: Vec::new(),
             free: Ranges::new(u64::MAX),
             unit,
+            twofold: false,
         }
+    }
+
+    /// As `new`. Each address has another one, `DISTANCE` further on, that nobody has.
+    pub fn twofold(unit: u64) -> Self {
+        let mut space = Self::new(unit);
+        space.twofold = true;
+        space
     }
 
     /// Takes `bytes` (a multiple of the unit) at an alignment (a power of two; the unit if it is less).
@@ -32,9 +46,16 @@ impl AddressSpace {
         if let Some(addr) = self.free.take(bytes, align) {
             return Ok(addr);
         }
-        let room = bytes.checked_add(align).ok_or(Code::OUT_OF_MEMORY)?.max(CHUNK);
-        let mapped = host_map::reserve(room)?;
-        self.chunks.push((mapped, room));
+        let mut room = bytes.checked_add(align).ok_or(Code::OUT_OF_MEMORY)?.max(CHUNK);
+        if self.twofold {
+            if !self.chunks.is_empty() || room > DISTANCE {
+                return Err(Code::OUT_OF_MEMORY);
+            }
+            room = DISTANCE;
+        }
+        let taken = if self.twofold { 2 * room } else { room };
+        let mapped = host_map::reserve(taken)?;
+        self.chunks.push((mapped, taken));
         let start = mapped.next_multiple_of(self.unit);
         let end = (mapped + room) / self.unit * self.unit;
         self.free.add(start, end - start);
@@ -58,6 +79,21 @@ impl Drop for AddressSpace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_twofold_space_hands_out_its_first_half() {
+        let mut space = AddressSpace::twofold(4096);
+        let first = space.take(DISTANCE / 2, 1).expect("addresses");
+        let second = space.take(DISTANCE / 2, 1).expect("addresses");
+        assert_eq!(first.abs_diff(second), DISTANCE / 2);
+        assert_eq!(
+            space.take(4096, 1),
+            Err(Code::OUT_OF_MEMORY),
+            "the rest is not for handing out"
+        );
+        space.give(second, DISTANCE / 2);
+        assert_eq!(space.take(4096, 1), Ok(second));
+    }
 
     #[test]
     fn spaces_do_not_overlap_and_addresses_come_back() {

@@ -113,7 +113,7 @@ mod tests {
     fn parts(pages: u64) -> (Allocations, Physical, AddressSpace) {
         (
             Allocations::new(PAGE),
-            Physical::new(pages * PAGE, false),
+            Physical::new(pages * PAGE, false, false),
             AddressSpace::new(PAGE),
         )
     }

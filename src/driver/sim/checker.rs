@@ -45,12 +45,19 @@ impl State {
 
     /// The host waits for all work of the device.
     pub fn wait_for_all(&mut self, call: Call) -> CuResult {
-        self.wait_until(call, |state| state.timeline.is_idle())?;
+        self.wait_for_all_within(call, u64::MAX).map(drop)
+    }
+
+    /// As [`Self::wait_for_all`], for at most that many nanoseconds. Whether it is done.
+    pub fn wait_for_all_within(&mut self, call: Call, ns: u64) -> CuResult<bool> {
+        if !self.wait_within(call, ns, |state| state.timeline.is_idle())? {
+            return Ok(false);
+        }
         for (id, stream) in self.streams.iter() {
             self.seen.raise(id, stream.enqueued);
         }
         self.streams.drop_finished(&self.seen);
-        Ok(())
+        Ok(true)
     }
 
     /// The first byte of the range that work may still touch which nobody has seen finish, and the stream of the work.

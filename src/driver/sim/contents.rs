@@ -61,6 +61,13 @@ impl Device {
             .map(|_| MemoryKind::Device)
     }
 
+    /// Where the host reaches the byte at an address of the device's or of pinned memory: there, or, for memory of a strict
+    /// device, elsewhere. What is touched must be memory with access.
+    #[must_use]
+    pub fn host_address(&self, addr: DevicePtr) -> u64 {
+        self.lock().host_address(addr)
+    }
+
     /// Reads memory as the host sees it now, in no order with any stream.
     ///
     /// # Errors
@@ -69,7 +76,7 @@ impl Device {
         let state = self.lock();
         state.check_bytes(addr, data.len() as u64)?;
         // SAFETY: the device has memory with access at the whole range, and keeps it while the state is locked.
-        unsafe { std::ptr::copy(addr as *const u8, data.as_mut_ptr(), data.len()) };
+        unsafe { std::ptr::copy(state.host_address(addr) as *const u8, data.as_mut_ptr(), data.len()) };
         Ok(())
     }
 
@@ -81,12 +88,20 @@ impl Device {
         let state = self.lock();
         state.check_bytes(addr, data.len() as u64)?;
         // SAFETY: as in `read`.
-        unsafe { std::ptr::copy(data.as_ptr(), addr as *mut u8, data.len()) };
+        unsafe { std::ptr::copy(data.as_ptr(), state.host_address(addr) as *mut u8, data.len()) };
         Ok(())
     }
 }
 
 impl State {
+    pub fn host_address(&self, addr: u64) -> u64 {
+        if self.host.around(addr).is_some() {
+            addr
+        } else {
+            self.physical.host_address(addr)
+        }
+    }
+
     /// Whether the device may touch every byte of the range.
     pub fn accessible(&self, addr: u64, bytes: u64) -> bool {
         let Ok(end) = end_of(addr, bytes) else {
@@ -113,7 +128,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::sim::Options;
+    use crate::driver::sim::{Options, Work};
 
     const PAGE: u64 = 2 << 20;
 
@@ -176,6 +191,44 @@ mod tests {
         device.mem_free(slab).expect("memory");
         device.mem_free_host(pinned).expect("memory");
         assert_eq!((permissions(slab), permissions(pinned)), ("---p".into(), "---p".into()));
+    }
+
+    #[test]
+    fn the_host_cannot_touch_a_strict_devices_memory() {
+        let device = Device::new(Options {
+            strict: true,
+            ..Options::default()
+        });
+        let (slab, pinned) = (
+            device.mem_alloc(PAGE).expect("memory"),
+            device.mem_host_alloc(1).expect("memory"),
+        );
+        let addr = device.mem_address_reserve(2 * PAGE, 0).expect("addresses");
+        let handle = device.mem_create(PAGE).expect("memory");
+        for at in [addr, addr + PAGE] {
+            device.mem_map(at, PAGE, 0, handle).expect("a mapping");
+            assert_eq!(permissions(device.host_address(at)), "---s", "no access yet");
+        }
+        device.mem_set_access(addr, 2 * PAGE).expect("access");
+        for at in [slab, addr, addr + PAGE] {
+            assert_eq!(permissions(at), "---p");
+            assert_eq!(permissions(device.host_address(at)), "rw-s");
+        }
+        assert_eq!((device.host_address(pinned), &*permissions(pinned)), (pinned, "rw-p"));
+
+        let stream = crate::driver::Stream::LEGACY;
+        let work = Work::new().stores(slab, [1, 2]).copies(addr, slab, 2);
+        device
+            .launch(stream, work.copies(pinned, addr, 1).fills(slab, 1, 7))
+            .expect("a launch");
+        device.stream_synchronize(stream).expect("the stream");
+        for (at, expected) in [(slab, [7, 2]), (addr, [1, 2]), (addr + PAGE, [1, 2]), (pinned, [1, 0])] {
+            let mut found = [0; 2];
+            device.read(at, &mut found).expect("memory");
+            assert_eq!(found, expected);
+        }
+        device.mem_unmap(addr, PAGE).expect("a mapping");
+        assert_eq!(permissions(device.host_address(addr)), "---p");
     }
 
     #[test]

@@ -64,8 +64,12 @@ impl Device {
             memory_pools: options.memory_pools,
         };
         let state = State {
-            physical: Physical::new(options.capacity, options.backed),
-            addresses: AddressSpace::new(options.granularity),
+            physical: Physical::new(options.capacity, options.backed, options.strict),
+            addresses: if options.strict {
+                AddressSpace::twofold(options.granularity)
+            } else {
+                AddressSpace::new(options.granularity)
+            },
             allocations: Allocations::new(options.granularity),
             mappings: Mappings::new(options.granularity),
             host: HostMemory::new(options.host_capacity),

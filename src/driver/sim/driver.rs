@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::driver::{DevicePtr, Driver, DriverResult, Event, Handle, Properties, Stream, StreamId};
 
@@ -78,6 +79,10 @@ fn named<T>(call: Call, result: CuResult<T>) -> DriverResult<T> {
     result.map_err(|code| code.at(call))
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl Driver for Sim {
     fn properties(&self) -> &Properties {
         self.0.properties()
@@ -148,16 +153,22 @@ impl Driver for Sim {
         relaxed(Call::EventQuery, || self.0.event_query(event))
     }
 
-    fn event_synchronize(&self, event: Event) -> DriverResult<()> {
-        relaxed(Call::EventSynchronize, || self.0.event_synchronize(event))
+    /// The bound is in nanoseconds of the device's clock, as the wait.
+    fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
+        relaxed(Call::EventSynchronize, || {
+            self.0.event_synchronize_within(event, nanoseconds(most))
+        })
     }
 
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
         named(Call::EventDestroy, self.0.event_destroy(event))
     }
 
-    fn synchronize(&self) -> DriverResult<()> {
-        relaxed(Call::CtxSynchronize, || self.0.ctx_synchronize())
+    /// The bound is in nanoseconds of the device's clock, as the wait.
+    fn synchronize(&self, most: Duration) -> DriverResult<bool> {
+        relaxed(Call::CtxSynchronize, || {
+            self.0.ctx_synchronize_within(nanoseconds(most))
+        })
     }
 
     fn host_alloc(&self, bytes: u64) -> DriverResult<u64> {
@@ -186,7 +197,7 @@ mod tests {
         let pinned = sim.host_alloc(512).expect("memory");
         sim.host_free(pinned).expect("memory");
         assert_eq!(Driver::event_query(&sim, event), Ok(true));
-        Driver::event_synchronize(&sim, event).expect("done");
+        assert_eq!(Driver::event_synchronize(&sim, event, Duration::MAX), Ok(true));
         assert_eq!(
             (sim.is_capturing(stream), sim.is_capturing(Stream::LEGACY)),
             (Ok(true), Ok(false))

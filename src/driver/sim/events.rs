@@ -112,14 +112,25 @@ impl Device {
     /// # Errors
     /// As [`event_query`](Self::event_query); `NOT_READY`, and a violation, when the wait would never end.
     pub fn event_synchronize(&self, event: Event) -> CuResult {
+        self.event_synchronize_within(event, u64::MAX).map(drop)
+    }
+
+    /// As [`event_synchronize`](Self::event_synchronize), for at most that many nanoseconds of the clock, which is no
+    /// violation then. Whether the work is done.
+    ///
+    /// # Errors
+    /// As [`event_synchronize`](Self::event_synchronize).
+    pub fn event_synchronize_within(&self, event: Event, ns: u64) -> CuResult<bool> {
         let call = Call::EventSynchronize;
         self.call(call, 0, |state| {
             let Some(record) = state.recorded_work(call, event)? else {
-                return Ok(());
+                return Ok(true);
             };
-            state.wait_until(call, |_| record.is_done())?;
-            state.see(&record);
-            Ok(())
+            let done = state.wait_within(call, ns, |_| record.is_done())?;
+            if done {
+                state.see(&record);
+            }
+            Ok(done)
         })
     }
 
@@ -162,10 +173,19 @@ impl Device {
     /// `NOT_READY`, and a violation, when the wait would never end; `STREAM_CAPTURE_UNSUPPORTED` while any stream is
     /// capturing, in whatever mode, which invalidates the captures; what went wrong in the work.
     pub fn ctx_synchronize(&self) -> CuResult {
+        self.ctx_synchronize_within(u64::MAX).map(drop)
+    }
+
+    /// As [`ctx_synchronize`](Self::ctx_synchronize), for at most that many nanoseconds of the clock, which is no violation
+    /// then. Whether the work is done.
+    ///
+    /// # Errors
+    /// As [`ctx_synchronize`](Self::ctx_synchronize).
+    pub fn ctx_synchronize_within(&self, ns: u64) -> CuResult<bool> {
         let call = Call::CtxSynchronize;
         self.call(call, 0, |state| {
             state.refuse_captures(call)?;
-            state.wait_for_all(call)
+            state.wait_for_all_within(call, ns)
         })
     }
 

@@ -243,7 +243,7 @@ mod tests {
         fn new() -> Self {
             Self(
                 Mappings::new(PAGE),
-                Physical::new(8 * PAGE, false),
+                Physical::new(8 * PAGE, false, false),
                 AddressSpace::new(PAGE),
             )
         }

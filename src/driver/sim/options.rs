@@ -26,6 +26,10 @@ pub struct Options {
     /// Whether memory has bytes, readable and writable by the host at the device's addresses. Without, addresses cost
     /// nothing, so that a recording of a large device can be replayed on a small machine.
     pub backed: bool,
+    /// Whether a host that touches device memory gets a segmentation fault, as with a real device. The bytes are then at
+    /// other addresses of the process ([`Device::host_address`](super::Device::host_address)), and a device has no more
+    /// than 2 TiB of addresses in all.
+    pub strict: bool,
     /// Events complete at the earliest this many nanoseconds after they were recorded.
     pub lag_ns: u64,
     /// What each driver call costs.
@@ -46,6 +50,7 @@ impl Default for Options {
             virtual_memory: true,
             memory_pools: false,
             backed: true,
+            strict: false,
             lag_ns: 0,
             prices: Prices::default(),
             prices_advance_clock: false,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use super::address_space::DISTANCE;
 use super::{Code, CuResult, host_map};
 
 /// Physical memory. Where it is backed, its bytes lie in one sparse file, so that memory mapped at two addresses shows
@@ -11,6 +12,8 @@ pub(super) struct Physical {
     used: u64,
     others: u64,
     backed: bool,
+    /// Whether the bytes are `DISTANCE` away from the device's addresses.
+    strict: bool,
     file: Option<File>,
     /// Where the next extent starts in the file. Offsets are not used twice: a hole costs nothing.
     end: u64,
@@ -24,12 +27,13 @@ pub(super) struct Extent {
 }
 
 impl Physical {
-    pub const fn new(capacity: u64, backed: bool) -> Self {
+    pub const fn new(capacity: u64, backed: bool, strict: bool) -> Self {
         Self {
             capacity,
             used: 0,
             others: 0,
             backed,
+            strict,
             file: None,
             end: 0,
         }
@@ -37,6 +41,11 @@ impl Physical {
 
     pub const fn backed(&self) -> bool {
         self.backed
+    }
+
+    /// Where the host reaches the byte at a device address.
+    pub const fn host_address(&self, addr: u64) -> u64 {
+        if self.strict { addr + DISTANCE } else { addr }
     }
 
     /// Bytes that this process holds.
@@ -83,14 +92,14 @@ impl Physical {
     /// Puts the extent behind reserved addresses, without access.
     pub fn show(&self, extent: Extent, addr: u64) -> CuResult {
         self.file.as_ref().map_or(Ok(()), |file| {
-            host_map::show_file(addr, extent.bytes, file, extent.offset)
+            host_map::show_file(self.host_address(addr), extent.bytes, file, extent.offset)
         })
     }
 
     /// Makes shown memory readable and writable.
     pub fn allow(&self, addr: u64, bytes: u64) -> CuResult {
         if self.backed {
-            host_map::allow(addr, bytes)
+            host_map::allow(self.host_address(addr), bytes)
         } else {
             Ok(())
         }
@@ -99,7 +108,7 @@ impl Physical {
     /// Takes shown memory from its addresses.
     pub fn hide(&self, addr: u64, bytes: u64) -> CuResult {
         if self.backed {
-            host_map::hide(addr, bytes)
+            host_map::hide(self.host_address(addr), bytes)
         } else {
             Ok(())
         }
@@ -114,7 +123,7 @@ mod tests {
     #[test]
     fn what_is_given_back_costs_the_host_nothing() {
         let page = host_map::page_bytes();
-        let mut physical = Physical::new(page, true);
+        let mut physical = Physical::new(page, true, false);
         let mut addresses = AddressSpace::new(page);
         let addr = addresses.take(page, page).expect("addresses");
         let blocks = |physical: &Physical| {

@@ -139,16 +139,31 @@ impl State {
 
     /// Advances the clock until `done`, as a host does that waits. Fails when that can never be.
     pub fn wait_until(&mut self, call: Call, done: impl Fn(&mut Self) -> bool) -> CuResult {
+        self.wait_within(call, u64::MAX, done).map(drop)
+    }
+
+    /// As [`Self::wait_until`], for at most that many nanoseconds: with an end, a wait for what can never be is no fault.
+    /// Whether it is `done`.
+    pub fn wait_within(&mut self, call: Call, ns: u64, done: impl Fn(&mut Self) -> bool) -> CuResult<bool> {
+        let end = self.timeline.now.saturating_add(ns);
         while !done(self) {
-            let Some((due, id)) = self.next() else {
-                self.violations.add(Violation::Deadlock { call });
-                return Err(Code::NOT_READY);
-            };
-            self.timeline.now = self.timeline.now.max(due);
-            self.complete(id, due);
+            match self.next().filter(|&(due, _)| due <= end) {
+                Some((due, id)) => {
+                    self.timeline.now = self.timeline.now.max(due);
+                    self.complete(id, due);
+                }
+                None if end == u64::MAX => {
+                    self.violations.add(Violation::Deadlock { call });
+                    return Err(Code::NOT_READY);
+                }
+                None => {
+                    self.timeline.now = end;
+                    return Ok(false);
+                }
+            }
         }
         // What went wrong in the work that was waited for shows here, as on a real device.
-        self.faults.sticky.map_or(Ok(()), Err)
+        self.faults.sticky.map_or(Ok(true), Err)
     }
 
     /// The operation that is done next, of all streams.

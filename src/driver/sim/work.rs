@@ -95,7 +95,8 @@ impl Work {
             .effect(Effect::Copy { to, from, bytes })
     }
 
-    /// Calls the function at its end, with the device locked: the function must not call the device.
+    /// Calls the function at its end, with the device locked: the function must not call the device. It finds device memory
+    /// at [`host_address`](Device::host_address), to be asked for beforehand.
     #[must_use]
     pub fn calls(self, function: impl Fn() + Send + Sync + 'static) -> Self {
         self.effect(Effect::Call(Arc::new(function)))
@@ -190,29 +191,30 @@ impl State {
             }
         }
         for effect in &work.effects {
-            carry_out(effect);
+            self.carry_out_effect(effect);
         }
     }
-}
 
-/// Changes memory, or calls the caller's function.
-fn carry_out(effect: &Effect) {
-    match effect {
-        Effect::Fill { addr, bytes, value } => {
-            // SAFETY: `State::carry_out` has checked that the device has memory with access at each range that the work
-            // touches, which includes this one; launch has checked that the memory has bytes; and it cannot go
-            // while the state is locked.
-            unsafe { std::ptr::write_bytes(*addr as *mut u8, *value, *bytes as usize) };
+    /// Changes memory, or calls the caller's function.
+    fn carry_out_effect(&self, effect: &Effect) {
+        let host = |addr: u64| self.host_address(addr) as *mut u8;
+        match effect {
+            Effect::Fill { addr, bytes, value } => {
+                // SAFETY: `carry_out` has checked that the device has memory with access at each range that the work
+                // touches, which includes this one; launch has checked that the memory has bytes; and it cannot go
+                // while the state is locked.
+                unsafe { std::ptr::write_bytes(host(*addr), *value, *bytes as usize) };
+            }
+            Effect::Write { addr, data } => {
+                // SAFETY: as above.
+                unsafe { std::ptr::copy(data.as_ptr(), host(*addr), data.len()) };
+            }
+            Effect::Copy { to, from, bytes } => {
+                // SAFETY: as above, for both ranges.
+                unsafe { std::ptr::copy(host(*from).cast_const(), host(*to), *bytes as usize) };
+            }
+            Effect::Call(function) => function(),
         }
-        Effect::Write { addr, data } => {
-            // SAFETY: as above.
-            unsafe { std::ptr::copy(data.as_ptr(), *addr as *mut u8, data.len()) };
-        }
-        Effect::Copy { to, from, bytes } => {
-            // SAFETY: as above, for both ranges.
-            unsafe { std::ptr::copy(*from as *const u8, *to as *mut u8, *bytes as usize) };
-        }
-        Effect::Call(function) => function(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! A program that uses flagstone as a Rust library, without Python: `embed` on a simulated device, `embed cuda` on a GPU.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use flagstone::driver::cuda::Cuda;
 use flagstone::driver::sim::Sim;
@@ -25,7 +26,7 @@ fn use_pool<D: Driver>(driver: D) -> Result<Stats, Error> {
     assert_eq!(again, weights);
     pool.free(again)?;
 
-    pool.driver().synchronize()?;
+    pool.driver().synchronize(Duration::MAX)?;
     pool.trim(0)?;
     Ok(pool.stats())
 }

@@ -6,6 +6,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use flagstone::driver::sim::{Code, CuResult};
 
+use crate::callers;
 use crate::settings::settings;
 
 /// Defines exported functions: each body gives an `CuResult`, each caller gets its code.
@@ -65,6 +66,7 @@ fn calls() -> MutexGuard<'static, Calls> {
 
 /// Runs one exported function.
 pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> u32 {
+    callers::trace(name);
     if let Some(code) = calls().begin(name) {
         return code;
     }
@@ -85,12 +87,14 @@ pub fn count(name: &str) -> u64 {
     calls().counts.get(name).copied().unwrap_or(0)
 }
 
-/// Every exported function that was called, and how often, one on a line.
+/// Every exported function that was called, and how often, one on a line; those that give memory also by their caller.
 pub fn list() -> String {
     let calls = calls();
     let missing = calls.missing.iter().map(|(name, count)| (name.as_str(), count));
     let all = calls.counts.iter().map(|(&name, count)| (name, count)).chain(missing);
-    all.map(|(name, count)| format!("{name} {count}\n")).collect()
+    all.map(|(name, count)| format!("{name} {count}\n"))
+        .chain([callers::list()])
+        .collect()
 }
 
 /// Counts a function that was asked for by name and is not there, as `missing:` and its name.
@@ -104,6 +108,7 @@ pub fn reset() {
     calls.counts.clear();
     calls.missing.clear();
     calls.faults.clear();
+    callers::reset();
 }
 
 impl Calls {

@@ -6,18 +6,22 @@
 //! |---|---|---|
 //! | `SIMCUDA_DEVICES` | how many devices there are | 1 |
 //! | `SIMCUDA_MEMORY` | memory of each device, in bytes | 16 GiB |
+//! | `SIMCUDA_STRICT` | 0: the host can touch device memory, at its own address; by default that is a segmentation fault | 1 |
 //! | `SIMCUDA_ATTRIBUTES` | device attributes by number, as `102=0,110=1` | see `driver_api/init.rs` |
 //! | `SIMCUDA_FAIL` | calls to fail, as `cuMemAlloc_v2:3:2`: the third such call returns code 2 | none |
+//! | `SIMCUDA_TIMING` | nanoseconds for a kernel, and for a MiB copied or filled, as `2000,40000` | 0,0 |
 //! | `SIMCUDA_COUNTS` | a file for the counts of all calls, and of kernels without effect (`idle:`), at the process's end | none |
 //!
 //! The same process can also ask for the count of calls and for failures: see [`control`].
 
+mod blas;
+mod callers;
 mod calls;
 mod control;
-mod cublas;
 mod driver_api;
 mod nvml;
 mod owners;
+mod peers;
 mod replay;
 mod runtime_api;
 mod settings;

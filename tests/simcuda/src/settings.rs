@@ -20,10 +20,14 @@ pub struct Settings {
     pub devices: i32,
     /// Memory of each device, in bytes.
     pub memory: u64,
+    /// Whether the host cannot touch device memory.
+    pub strict: bool,
     /// Device attributes that differ from the usual, by number.
     pub attributes: BTreeMap<u32, i32>,
     /// Calls to fail.
     pub faults: Vec<Fault>,
+    /// Nanoseconds for a kernel, and for a MiB copied or filled.
+    pub timing: (u64, u64),
     /// Where the counts are written when the process ends.
     pub counts: Option<PathBuf>,
 }
@@ -33,6 +37,7 @@ impl Settings {
         Ok(Self {
             devices: one("SIMCUDA_DEVICES", 1)?,
             memory: one("SIMCUDA_MEMORY", 16 << 30)?,
+            strict: one("SIMCUDA_STRICT", 1)? != 0,
             attributes: list("SIMCUDA_ATTRIBUTES", |item| {
                 let (number, value) = item.split_once('=')?;
                 Some((number.parse().ok()?, value.parse().ok()?))
@@ -46,6 +51,11 @@ impl Settings {
                     code: code.parse().ok()?,
                 })
             })?,
+            timing: match list::<u64, Vec<_>>("SIMCUDA_TIMING", |item| item.parse().ok())?[..] {
+                [] => (0, 0),
+                [kernel, copy] => (kernel, copy),
+                _ => return Err("SIMCUDA_TIMING"),
+            },
             counts: env::var_os("SIMCUDA_COUNTS").map(PathBuf::from),
         })
     }

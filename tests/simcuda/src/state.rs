@@ -10,6 +10,7 @@ use flagstone::driver::sim::{Code, CuResult, Device, Options};
 use crate::calls;
 use crate::runtime_api::idle_kernels;
 use crate::settings::{Settings, settings};
+use crate::timing;
 
 /// The machine.
 pub struct Machine {
@@ -43,10 +44,12 @@ pub fn start() -> CuResult {
         // SAFETY: the function can be called at any time. Where it cannot be registered the report is missing.
         unsafe { libc::atexit(report) };
         let settings = settings().map_err(|_| Code::INVALID_VALUE)?;
+        timing::set(settings.timing.0, settings.timing.1);
         let device = |ordinal| {
             Device::new(Options {
                 ordinal,
                 capacity: settings.memory,
+                strict: settings.strict,
                 virtual_memory: settings.attributes.get(&102) != Some(&0),
                 ..Options::default()
             })
@@ -69,6 +72,12 @@ pub fn machine() -> CuResult<&'static Machine> {
         .ok_or(Code::NOT_INITIALIZED)?
         .as_ref()
         .map_err(|&code| code)
+}
+
+/// Where this library reaches the byte at an address: device memory of a strict device is not at its own address.
+pub fn host_address(addr: u64) -> u64 {
+    let owner = machine().and_then(|machine| machine.owner(addr));
+    owner.map_or(addr, |device| device.host_address(addr))
 }
 
 impl Machine {

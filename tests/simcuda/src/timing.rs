@@ -1,4 +1,4 @@
-//! How long kernels and copies take on a device's clock. Both take no time until a test says otherwise.
+//! How long kernels and copies take on a device's clock. Both take no time unless somebody says otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -13,6 +13,7 @@ mod vmm;
 use flagstone::driver::sim::{Code, CuResult};
 
 pub use init::{VERSION, attribute};
+pub use vmm::is_open;
 
 /// Writes a result where the caller wants it. A null pointer is an invalid value, as in the driver.
 ///

@@ -66,6 +66,21 @@ fn pages(device: &Device, addr: u64, bytes: usize) -> impl Iterator<Item = u64> 
     (addr..addr.saturating_add(bytes as u64)).step_by(device.properties().granularity as usize)
 }
 
+/// Whether a device may use all of a range that is mapped; none where the range begins in no mapping with access.
+pub fn is_open(ordinal: c_int, owner: &Device, addr: u64, bytes: u64) -> Option<bool> {
+    let granularity = owner.properties().granularity;
+    let permissions = permissions();
+    let first = addr / granularity * granularity;
+    permissions.get(&first)?;
+    let to = |page: u64| {
+        permissions
+            .get(&page)
+            .is_some_and(|given| given.iter().any(|&(device, _)| device == ordinal))
+    };
+    let end = addr.saturating_add(bytes.max(1));
+    Some((first..end).step_by(granularity as usize).all(to))
+}
+
 /// The device on which memory of these properties is made.
 ///
 /// # Safety

@@ -10,7 +10,18 @@ use flagstone::driver::sim::{CaptureStatus, Code, CuResult, Device, MemoryKind, 
 
 use super::memory::{is_registered, owner};
 use super::{device_of, runtime};
+use crate::peers::{User, lends};
+use crate::state::host_address;
 use crate::timing;
+
+/// How a copy is asked for.
+#[derive(Clone, Copy)]
+enum Way {
+    /// By a `cudaMemcpyKind`.
+    Kind(u32),
+    /// From device to device, which is possible whatever memory is open to whom.
+    Peers,
+}
 
 /// The directions of `cudaMemcpyKind`: whether source and destination are device memory. None where it is to be found out.
 const fn sides(kind: u32) -> CuResult<(Option<bool>, Option<bool>)> {
@@ -33,14 +44,20 @@ fn is_pageable(addr: usize) -> bool {
     owner(addr).is_none() && !is_registered(addr)
 }
 
-fn raw_copy(to: usize, from: usize, bytes: usize) {
+/// A copy that the device does not know both sides of.
+fn raw_copy(to: usize, from: usize, bytes: usize) -> impl Fn() + Send + Sync {
+    let (to, from) = (host_address(to as u64), host_address(from as u64));
     // SAFETY: the caller of the copy promises that both ranges are alive until the stream has done it. What is memory of the
-    // stream's own device was checked before this is called.
-    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+    // stream's own device is checked before this is called.
+    move || unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
 }
 
 /// A copy on a stream. Whether the host has to wait for it.
-fn copy(device: &Device, stream: Stream, to: usize, from: usize, bytes: usize, kind: u32) -> CuResult<bool> {
+fn copy(device: &Device, stream: Stream, to: usize, from: usize, bytes: usize, way: Way) -> CuResult<bool> {
+    let (kind, staged) = match way {
+        Way::Kind(kind) => (kind, false),
+        Way::Peers => (3, true),
+    };
     let (source, target) = sides(kind)?;
     let agrees = |side: Option<bool>, addr| side.is_none_or(|device| device == is_device(addr));
     if bytes == 0 {
@@ -51,26 +68,34 @@ fn copy(device: &Device, stream: Stream, to: usize, from: usize, bytes: usize, k
     }
     let capturing = device.stream_is_capturing(stream)? != CaptureStatus::None;
     let own = |addr: usize| device.memory_kind(addr as u64).is_some();
-    let work = Work::new().takes(timing::copy_ns(bytes as u64));
     let (to64, from64, bytes64) = (to as u64, from as u64, bytes as u64);
+    let mut work = Work::new().takes(timing::copy_ns(bytes64));
+    // What is another device's and not open to this one is no memory of this one's.
+    let refused = |addr| is_device(addr) && !own(addr) && !staged && !lends(device, addr as u64, bytes64, User::Copy);
+    if refused(from) {
+        work = work.reads(from64, bytes64);
+    }
+    if refused(to) {
+        work = work.writes(to64, bytes64);
+    }
     let work = match (own(from), own(to)) {
         (true, true) => work.copies(to64, from64, bytes64),
         (false, true) if is_pageable(from) && !capturing => {
             // SAFETY: the caller promises that many bytes of host memory.
             work.stores(to64, unsafe { std::slice::from_raw_parts(from as *const u8, bytes) })
         }
-        (false, true) => work.writes(to64, bytes64).calls(move || raw_copy(to, from, bytes)),
-        (true, false) => work.reads(from64, bytes64).calls(move || raw_copy(to, from, bytes)),
-        (false, false) => work.calls(move || raw_copy(to, from, bytes)),
+        (false, true) => work.writes(to64, bytes64).calls(raw_copy(to, from, bytes)),
+        (true, false) => work.reads(from64, bytes64).calls(raw_copy(to, from, bytes)),
+        (false, false) => work.calls(raw_copy(to, from, bytes)),
     };
     device.launch(stream, work)?;
     Ok(is_pageable(to) && !capturing)
 }
 
-fn copy_async(stream: usize, to: *mut c_void, from: *const c_void, bytes: usize, kind: u32) -> CuResult {
+fn copy_async(stream: usize, to: *mut c_void, from: *const c_void, bytes: usize, way: Way) -> CuResult {
     let stream = Stream(stream);
     let device = device_of(stream)?;
-    if copy(device, stream, to as usize, from as usize, bytes, kind)? {
+    if copy(device, stream, to as usize, from as usize, bytes, way)? {
         device.stream_synchronize(stream)?;
     }
     Ok(())
@@ -84,13 +109,13 @@ fn fill(stream: usize, addr: *mut c_void, value: c_int, bytes: usize) -> CuResul
 
 runtime! {
     fn cudaMemcpyAsync(to: *mut c_void, from: *const c_void, bytes: usize, kind: u32, stream: usize) {
-        copy_async(stream, to, from, bytes, kind)
+        copy_async(stream, to, from, bytes, Way::Kind(kind))
     }
 
     /// Between devices nothing is waited for.
     fn cudaMemcpy(to: *mut c_void, from: *const c_void, bytes: usize, kind: u32) {
         let device = device_of(Stream::LEGACY)?;
-        copy(device, Stream::LEGACY, to as usize, from as usize, bytes, kind)?;
+        copy(device, Stream::LEGACY, to as usize, from as usize, bytes, Way::Kind(kind))?;
         if is_device(to as usize) && is_device(from as usize) {
             return Ok(());
         }
@@ -105,7 +130,7 @@ runtime! {
         bytes: usize,
         stream: usize,
     ) {
-        copy_async(stream, to, from, bytes, 3)
+        copy_async(stream, to, from, bytes, Way::Peers)
     }
 
     fn cudaMemcpy2DAsync(
@@ -123,7 +148,7 @@ runtime! {
         }
         for row in 0..height {
             let (to, from) = (to.wrapping_byte_add(row * to_pitch), from.wrapping_byte_add(row * from_pitch));
-            copy_async(stream, to, from, width, kind)?;
+            copy_async(stream, to, from, width, Way::Kind(kind))?;
         }
         Ok(())
     }

@@ -1,14 +1,13 @@
 //! Devices: which there are, which is current, what they say about themselves.
 
-use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use flagstone::driver::sim::Code;
 
 use super::runtime;
 use crate::driver_api::context::{current_or_first, make_current, ordinal};
 use crate::driver_api::{VERSION, attribute, write};
+use crate::peers;
 use crate::state::{self, machine};
 
 /// Bytes of a `cudaDeviceProp` of CUDA 13.
@@ -52,13 +51,6 @@ const SIZES: &[(usize, usize)] = &[
 const PEER_ACCESS_ALREADY_ENABLED: Code = Code(704);
 /// `cudaErrorPeerAccessNotEnabled`
 const PEER_ACCESS_NOT_ENABLED: Code = Code(705);
-
-/// The devices that may access others, with these.
-static PEERS: Mutex<BTreeSet<(c_int, c_int)>> = Mutex::new(BTreeSet::new());
-
-fn peers() -> MutexGuard<'static, BTreeSet<(c_int, c_int)>> {
-    PEERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 runtime! {
     fn cudaGetDeviceCount(count: *mut c_int) {
@@ -157,20 +149,20 @@ runtime! {
         unsafe { write(can, (device != peer).into()) }
     }
 
-    /// For the current device. What it is for, kernels that touch another device's memory, is not simulated.
+    /// For the current device's kernels.
     fn cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
         let own = current_or_first()?.properties().ordinal;
         machine()?.device(peer)?;
         if own == peer || flags != 0 {
             return Err(Code::INVALID_VALUE);
         }
-        if peers().insert((own, peer)) { Ok(()) } else { Err(PEER_ACCESS_ALREADY_ENABLED) }
+        if peers::enable(own, peer) { Ok(()) } else { Err(PEER_ACCESS_ALREADY_ENABLED) }
     }
 
     fn cudaDeviceDisablePeerAccess(peer: c_int) {
         let own = current_or_first()?.properties().ordinal;
         machine()?.device(peer)?;
-        if peers().remove(&(own, peer)) { Ok(()) } else { Err(PEER_ACCESS_NOT_ENABLED) }
+        if peers::disable(own, peer) { Ok(()) } else { Err(PEER_ACCESS_NOT_ENABLED) }
     }
 
     fn cudaDriverGetVersion(version: *mut c_int) {

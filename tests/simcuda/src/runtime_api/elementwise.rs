@@ -5,7 +5,10 @@
 
 use std::ffi::c_void;
 
-use flagstone::driver::sim::Work;
+use flagstone::driver::sim::{Device, Work};
+
+use crate::peers::{reads, writes};
+use crate::state::host_address;
 
 /// What is done to each element.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,11 +28,11 @@ enum Operation {
 /// The most addresses that an operation has.
 const OPERANDS: usize = 3;
 
-/// The work of a kernel that is known; `None` for all others.
+/// The work of a kernel of the device's that is known; `None` for all others.
 ///
 /// # Safety
 /// `arguments` are those of the kernel.
-pub unsafe fn work(name: &str, arguments: *const *const c_void) -> Option<Work> {
+pub unsafe fn work(device: &Device, name: &str, arguments: *const *const c_void) -> Option<Work> {
     let functor = functor(name)?;
     // SAFETY: such a kernel has three arguments; the functor has the fields that are read for its name.
     let (count, operation, addresses) = unsafe {
@@ -55,11 +58,11 @@ pub unsafe fn work(name: &str, arguments: *const *const c_void) -> Option<Work> 
         return Some(Work::new().stores(result, value.repeat(count)));
     }
     let bytes = (count * size_of::<f32>()) as u64;
-    let reads = |work: Work, &addr: &u64| work.reads(addr, bytes);
-    let work = inputs[..operands - 1]
-        .iter()
-        .fold(Work::new(), reads)
-        .writes(result, bytes);
+    let inputs = inputs[..operands - 1].iter();
+    let work = inputs.fold(Work::new(), |work, &addr| reads(work, device, addr, bytes));
+    let work = writes(work, device, result, bytes);
+    // What the operation does not have is null.
+    let [result, inputs @ ..] = at.map(host_address);
     Some(work.calls(move || compute(operation, count, result, inputs)))
 }
 

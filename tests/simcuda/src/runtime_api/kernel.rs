@@ -109,7 +109,7 @@ unsafe fn launch(function: usize, grid: Dim3, block: Dim3, arguments: *const *co
         return device.launch(Stream(stream), Work::new().takes(ns));
     }
     // SAFETY: the caller's promise.
-    let work = unsafe { elementwise::work(&name, arguments) }.unwrap_or_else(|| {
+    let work = unsafe { elementwise::work(device, &name, arguments) }.unwrap_or_else(|| {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         *idle.entry(name.into_owned()).or_insert(0) += 1;
         Work::new()

@@ -13,8 +13,10 @@ GIB = 1 << 30
 FOLDER = "SIMCUDA_FOLDER"
 """Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1 and what stands in for others."""
 
-
 SIMULATED = FOLDER in os.environ
+
+KERNELS = Path(__file__).parents[1] / "torch" / "kernels"
+"""On PYTHONPATH, it has torch's kernels computed by the CPU."""
 
 SLOW_CYCLES = 1_000_000_000
 """About half a second on a present GPU."""
@@ -24,12 +26,15 @@ class Uncontrolled(Exception):
     """The device is not one that a test can control."""
 
 
-def environment() -> dict[str, str]:
-    """Return the environment of a process in which torch finds the simulated CUDA."""
+def environment(kernels: bool = False) -> dict[str, str]:
+    """Return the environment of a process in which torch finds the simulated CUDA, and if wanted the CPU's kernels."""
     if not SIMULATED:
         return dict(os.environ)
     folder = os.environ[FOLDER]
-    return {**os.environ, "LD_LIBRARY_PATH": folder, "LD_PRELOAD": str(Path(folder) / "libcuda.so.1")}
+    path = [str(KERNELS)] * kernels + os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    preloaded = str(Path(folder) / "libcuda.so.1")
+    paths = {"LD_LIBRARY_PATH": folder, "LD_PRELOAD": preloaded, "PYTHONPATH": os.pathsep.join(path)}
+    return {**os.environ, **paths}
 
 
 def settings(devices: int = 1, memory: int = 4 * GIB, **others: str) -> dict[str, str]:
@@ -56,16 +61,30 @@ def _text(name: str) -> str:
     return buffer.value.decode()
 
 
+def _counts(text: str) -> dict[str, int]:
+    return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in text.splitlines())}
+
+
 def counts() -> dict[str, int]:
     """Return how often each function was called."""
-    return {name: int(count) for name, count in (line.split() for line in _text("counts").splitlines())}
+    return _counts(_text("counts"))
+
+
+def read_counts(file: Path) -> dict[str, int]:
+    """Return the counts that a process has written to `SIMCUDA_COUNTS`."""
+    return _counts(file.read_text())
+
+
+def takers(counts: dict[str, int]) -> set[tuple[str, str]]:
+    """Return the functions that took device memory or pinned memory, with the libraries that called them."""
+    return {tuple(name.split(":")[1:]) for name in counts if name.startswith("by:")}
 
 
 def idle_kernels() -> dict[str, int]:
     """Return the kernels that were launched and have no effect in the simulation, and how often."""
     if not SIMULATED:
         return {}
-    return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in _text("idle_kernels").splitlines())}
+    return _counts(_text("idle_kernels"))
 
 
 def violations() -> list[str]:

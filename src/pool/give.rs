@@ -1,0 +1,178 @@
+//! Giving memory back to the driver: under pressure, by `trim`, and at the end.
+
+use super::core::{count, forked};
+use super::{Error, Pool, Result};
+use crate::arena::{Arena, Idle, Kind, What};
+use crate::driver::Driver;
+use crate::sync::lock;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<D: Driver> Pool<D> {
+    /// Takes idle memory of all arenas out of their address ranges, about `most` bytes: handles are spare then, and slabs
+    /// go back to the driver. Returns the bytes.
+    ///
+    /// The memory is taken out of the free ranges first and the context synchronised then, so that nothing that was
+    /// freed meanwhile, and may still be in use on its own stream, is unmapped.
+    pub(super) fn take_idle(&self, most: u64) -> Result<u64> {
+        let parts = self.idle_parts(most);
+        if parts.is_empty() {
+            return Ok(0);
+        }
+        if let Err(error) = self.synchronize() {
+            for (arena, kind, part) in parts {
+                arena
+                    .lock(&self.core.metadata)
+                    .region(kind)
+                    .keep(&self.core.metadata.blocks, part);
+            }
+            return Err(error.into());
+        }
+        Ok(parts
+            .into_iter()
+            .map(|(arena, kind, part)| self.give_part(arena, kind, part))
+            .sum())
+    }
+
+    /// Idle parts of all arenas that no capture holds, taken out of the free ranges; and all aliases, without which a handle that
+    /// is given back would keep its memory.
+    fn idle_parts(&self, most: u64) -> Vec<(&Arena, Kind, Idle)> {
+        let metadata = &self.core.metadata;
+        let mut all = Vec::new();
+        for arena in self.core.arenas.iter() {
+            for kind in Kind::ALL {
+                let aliases = arena.lock(metadata).region(kind).finished_aliases(u64::MAX);
+                all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
+            }
+        }
+        let mut left = most;
+        // Relaxed: a capture that begins now gets its memory from elsewhere.
+        for arena in self.core.arenas.iter().filter(|arena| arena.holders.load(Relaxed) == 0) {
+            for kind in Kind::ALL {
+                if left == 0 {
+                    return all;
+                }
+                let mut inner = arena.lock(metadata);
+                arena.drain_shared(metadata, &mut inner);
+                for part in inner.region(kind).idle(&metadata.blocks, left) {
+                    left = left.saturating_sub(part.bytes);
+                    all.push((arena, kind, part));
+                }
+            }
+        }
+        all
+    }
+
+    /// Unmaps (or frees) one idle part, outside the arena's lock; the bytes that are spare or given back then.
+    pub(super) fn give_part(&self, arena: &Arena, kind: Kind, part: Idle) -> u64 {
+        let metadata = &self.core.metadata;
+        if part.what == What::Alias {
+            let result = self.driver.unmap(part.addr, part.bytes);
+            let mut inner = arena.lock(metadata);
+            match result {
+                Ok(()) => inner.region(kind).gone(&metadata.blocks, &part),
+                Err(_) => {
+                    inner.region(kind).keep(&metadata.blocks, part);
+                    count(&self.core.events.driver_errors);
+                }
+            }
+            return 0;
+        }
+        if part.mappings.is_empty() {
+            let result = self.pages.give_slab(&self.driver, part.addr, part.bytes);
+            let mut inner = arena.lock(metadata);
+            if result.is_ok() {
+                inner.region(kind).gone(&metadata.blocks, &part);
+                return part.bytes;
+            }
+            inner.region(kind).keep(&metadata.blocks, part);
+            count(&self.core.events.driver_errors);
+            return 0;
+        }
+        let mut bytes = 0;
+        // Each mapping becomes a hole of its own as soon as it is gone, so that a failure leaves the others mapped.
+        let parts = arena.lock(metadata).region(kind).divide(&metadata.blocks, part);
+        for part in parts {
+            let result = self.pages.unmap(&self.driver, &part.mappings[0]);
+            let mut inner = arena.lock(metadata);
+            if result.is_ok() {
+                inner.region(kind).gone(&metadata.blocks, &part);
+                bytes += part.bytes;
+            } else {
+                inner.region(kind).keep(&metadata.blocks, part);
+                count(&self.core.events.driver_errors);
+            }
+        }
+        bytes
+    }
+
+    /// Gives reserved addresses back where nothing is mapped. Each stream reserves as many as the device has memory, and
+    /// streams come and go.
+    pub(super) fn give_addresses(&self) {
+        let metadata = &self.core.metadata;
+        for arena in self.core.arenas.iter() {
+            for kind in Kind::ALL {
+                let empty = arena.lock(metadata).region(kind).empty_reservations(&metadata.blocks);
+                for span in empty {
+                    if self.driver.unreserve(span.addr, span.bytes).is_err() {
+                        count(&self.core.events.driver_errors);
+                        // There is a record for it: one was just given back, and without one only addresses are lost.
+                        arena
+                            .lock(metadata)
+                            .region(kind)
+                            .add_segment(&metadata.blocks, span, true);
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`Pool::trim`].
+    pub(super) fn trim_to(&self, target: u64) -> Result<u64> {
+        if forked() {
+            return Err(Error::Forked);
+        }
+        let before = self.pages.reserved();
+        if before <= target {
+            return Ok(0);
+        }
+        self.core.take_magazines(None);
+        self.quiesce()?;
+        let spare = self.pages.spare_bytes();
+        self.take_idle((before - target).saturating_sub(spare))?;
+        {
+            // A growth that has just reserved addresses finds them where it left them.
+            let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
+            self.give_addresses();
+        }
+        self.pages.release_spare(&self.driver, target)?;
+        Ok(before.saturating_sub(self.pages.reserved()))
+    }
+
+    /// For `Drop`: all memory in which no block is live goes back to the driver.
+    pub(super) fn give_everything_back(&mut self) {
+        // In a forked child the driver does not work, and the memory is the parent's.
+        if forked() {
+            return;
+        }
+        // Whoever has not ended a private pool by now never will.
+        lock(&self.routes).close();
+        self.core.take_magazines(None);
+        // A device that cannot be waited for keeps its memory: unmapping under running work would be worse.
+        if self.quiesce().is_ok() {
+            for arena in self.core.arenas.iter() {
+                arena.holders.store(0, Relaxed);
+            }
+            // The driver's refusals have nobody to be told to any more.
+            let _ = self.take_idle(u64::MAX);
+            let _ = self.pages.release_spare(&self.driver, 0);
+            self.give_addresses();
+        }
+        let mut pending = lock(&self.pending);
+        for arena in self.core.arenas.iter() {
+            let events = std::mem::take(&mut lock(&arena.gate).events);
+            events.into_iter().for_each(|(_, event)| pending.put_back(event));
+        }
+        pending.destroy(&self.driver);
+    }
+}
