@@ -1,6 +1,7 @@
 """Runs PyTorch's tests of the swap and of MemPool on the device, as far as they need no control of it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,11 +14,15 @@ FILES = ("allocation", "streams", "graphs", "mempool", "stats", "install")
 def main() -> int:
     """Run the tests and count them as they come; name those that fail."""
     files = [str(TESTS / f"test_{name}.py") for name in FILES]
-    options = ["-v", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
+    options = ["-v", "--no-header", "--tb=short", "-p", "pytest_timeout", "-o", "filterwarnings=default"]
     command = [sys.executable, "-m", "pytest", *options, *files]
+    # Other plug-ins that a machine happens to have are no part of this.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     counts: dict[str, int] = {"PASSED": 0, "SKIPPED": 0}
     failed: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
         for line in running.stdout:
             print(line, end="")
             found = re.search(r"::(\S+?(?:\[.*\])?) (PASSED|SKIPPED|FAILED|ERROR)\b", line)

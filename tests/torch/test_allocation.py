@@ -52,7 +52,7 @@ def test_out_of_memory_is_torchs_error_with_the_pools_numbers():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
     message = str(caught.value)
-    for part in ("device 0", "100.00 MiB", "4.00 MiB allocated", "limit 64.00 MiB", "device 4.00 GiB"):
+    for part in ("device 0", "100.00 MiB", "4.00 MiB allocated", "limit 64.00 MiB", " free of "):
         assert part in message, message
     smaller = torch.full((2 * MIB,), 1.0, device="cuda")
     assert (smaller.cpu() == 1).all()
