@@ -9,6 +9,7 @@ mod contract;
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use contract::Kind;
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode};
@@ -44,7 +45,7 @@ impl Kind for OnDevice {
         unreachable!("no rule that is run here uses one")
     }
     fn finish(&self, driver: &Cuda) {
-        driver.synchronize().expect("nothing captures");
+        driver.synchronize(Duration::MAX).expect("nothing captures");
     }
     fn pool(&self, capacity: u64) -> Pool<Cuda> {
         let mut config = self.config();
@@ -72,7 +73,7 @@ impl Kind for OnHost {
         unreachable!("no rule that is run here uses one")
     }
     fn finish(&self, driver: &Pinned<Cuda>) {
-        driver.synchronize().expect("nothing captures");
+        driver.synchronize(Duration::MAX).expect("nothing captures");
     }
 }
 
@@ -146,7 +147,9 @@ fn nothing_that_a_pool_does_ends_a_capture() {
                 assert_eq!(pool.alloc(64 * MIB, capturing).expect("the same block"), inside);
             });
             assert_eq!(ended, CUresult::CUDA_SUCCESS, "{source:?}, {mode:?}");
-            pool.driver().synchronize().expect("nothing captures any more");
+            pool.driver()
+                .synchronize(Duration::MAX)
+                .expect("nothing captures any more");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What each call of a driver takes, by the wall clock.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::driver::sim::Call;
 use crate::driver::{DevicePtr, Driver, DriverResult, Stream};
@@ -110,10 +110,12 @@ fn order<D: Driver>(timer: &mut Timer, driver: &D, stream: Stream) -> DriverResu
     let event = timer.call((Call::EventCreate, 0, 0), || driver.event_create())?;
     timer.short(Call::EventRecord, || driver.event_record(event, stream))?;
     timer.short(Call::StreamWaitEvent, || driver.stream_wait(stream, event))?;
-    timer.call((Call::EventSynchronize, 0, 0), || driver.event_synchronize(event))?;
+    timer.call((Call::EventSynchronize, 0, 0), || {
+        driver.event_synchronize(event, Duration::MAX)
+    })?;
     timer.short(Call::EventQuery, || driver.event_query(event))?;
     timer.call((Call::EventDestroy, 0, 0), || driver.event_destroy(event))?;
-    timer.call((Call::CtxSynchronize, 0, 0), || driver.synchronize())?;
+    timer.call((Call::CtxSynchronize, 0, 0), || driver.synchronize(Duration::MAX))?;
     timer.short(Call::StreamGetId, || driver.stream_id(stream))?;
     timer.short(Call::StreamIsCapturing, || driver.is_capturing(stream))?;
     timer.short(Call::MemGetInfo, || driver.memory_info())
