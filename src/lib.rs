@@ -5,6 +5,8 @@ pub mod bytes;
 pub mod config;
 pub mod driver;
 pub mod error;
+#[cfg(not(loom))]
+pub mod history;
 #[cfg(all(feature = "trace", not(loom)))]
 pub mod replay;
 pub mod size_class;

@@ -167,6 +167,8 @@ pub struct SnapshotSegment {
     pub bytes: u64,
     /// The stream whose memory it is.
     pub stream: Stream,
+    /// The private pool that it belongs to, if any.
+    pub private: Option<(u64, u64)>,
     /// Blocks up to 16 KiB (`slabs`), up to 1 MiB (`small`) or above (`large`).
     pub kind: &'static str,
     /// Its blocks.

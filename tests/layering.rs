@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules, lowest first. Each may name itself and those before it. A folder's part that stands higher than the rest
 /// of it has an entry of its own: `driver` is what a device must give, and no pool can name the devices behind it.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "bytes",
     "size_class",
     "sync",
@@ -20,6 +20,7 @@ const LAYERS: [&str; 22] = [
     "stream",
     "pages",
     "stats",
+    "history",
     "pool",
     "driver/pinned",
     "driver/sim",

@@ -35,6 +35,7 @@ TYPE_CHECKING = False  # Type checkers take it for true; importing it from typin
 if TYPE_CHECKING:
     from flagstone import cuda_core as cuda_core
     from flagstone import cupy as cupy
+    from flagstone import history as history
     from flagstone import numba as numba
     from flagstone import stats as stats
     from flagstone import testing as testing
@@ -62,7 +63,7 @@ __all__ = [
     "__version__",
 ]
 
-_SUBMODULES = frozenset({"cuda_core", "cupy", "numba", "stats", "testing", "torch"})
+_SUBMODULES = frozenset({"cuda_core", "cupy", "history", "numba", "stats", "testing", "torch"})
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -99,6 +99,8 @@ class Segment:
     bytes: int
     stream: int
     """The handle of the stream whose memory it is."""
+    pool_id: tuple[int, int]
+    """The private pool of a graph capture that it belongs to, as torch names it; (0, 0) for none."""
     kind: Literal["slabs", "small", "large"]
     """Blocks up to 16 KiB, up to 1 MiB, or above."""
     blocks: tuple[Block, ...]

@@ -42,12 +42,12 @@ struct OutOfMemory {
     allocate: New,
     throw: CxaThrow,
     construct: Construct,
-    type_info: *const c_void,
-    /// The virtual functions, where `construct` makes an object of the base class only.
+    /// What the object gets as its table of virtual functions, where `construct` is that of its base class.
     table: Option<*const c_void>,
+    type_info: *const c_void,
 }
 
-// SAFETY: addresses of functions and of constants, the same for every thread.
+// SAFETY: addresses of functions and of a constant, the same for every thread.
 unsafe impl Send for OutOfMemory {}
 // SAFETY: as above.
 unsafe impl Sync for OutOfMemory {}
@@ -93,50 +93,42 @@ fn out_of_memory() -> Option<&'static OutOfMemory> {
         return Some(found);
     }
     const STD: &CStr = c"libstdc++.so.6";
-    let (construct, type_info, table) = own_constructor().or_else(base_constructor)?;
+    const C10: &CStr = c"libc10.so";
+    const CONSTRUCT: &CStr =
+        c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+    const CONSTRUCT_BASE: &CStr =
+        c"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+    const TYPE_INFO: &CStr = c"_ZTIN3c1016OutOfMemoryErrorE";
+    // Older versions of torch do not export the constructor. It is that of `c10::Error`, which the class adds nothing to but
+    // its own virtual functions, and those are in the library that throws it.
+    let (construct, table, type_info) = match symbol(C10, CONSTRUCT) {
+        Some(construct) => (construct, None, symbol(C10, TYPE_INFO)?),
+        None => {
+            const C10_CUDA: &CStr = c"libc10_cuda.so";
+            let table = symbol(C10_CUDA, c"_ZTVN3c1016OutOfMemoryErrorE")?;
+            // An object points behind the first two entries.
+            let table = table.wrapping_byte_add(2 * size_of::<usize>()).cast_const();
+            (symbol(C10, CONSTRUCT_BASE)?, Some(table), symbol(C10_CUDA, TYPE_INFO)?)
+        }
+    };
     // SAFETY: the symbols have these types by the C++ ABI: `operator new(size_t)`, `__cxa_allocate_exception(size_t)`,
-    // `__cxa_throw`, and a constructor of (SourceLocation, std::string), whose string comes by invisible reference.
+    // `__cxa_throw`, and the constructor of (SourceLocation, std::string), whose string comes by invisible reference.
     let found = unsafe {
         OutOfMemory {
             new: std::mem::transmute::<*mut c_void, New>(symbol(STD, c"_Znwm")?),
             allocate: std::mem::transmute::<*mut c_void, New>(symbol(STD, c"__cxa_allocate_exception")?),
             throw: std::mem::transmute::<*mut c_void, CxaThrow>(symbol(STD, c"__cxa_throw")?),
             construct: std::mem::transmute::<*mut c_void, Construct>(construct),
-            type_info,
             table,
+            type_info,
         }
     };
     // Not found is not remembered: torch may be imported later.
     Some(FOUND.get_or_init(|| found))
 }
 
-const C10: &CStr = c"libc10.so";
-
-/// How the error is constructed: a constructor of (SourceLocation, std::string), the type, and the virtual functions.
-type Class = (*mut c_void, *const c_void, Option<*const c_void>);
-
-/// From torch 2.14 on (2.12 and 2.13 were not looked at) the class has a constructor of its own.
-fn own_constructor() -> Option<Class> {
-    const CONSTRUCT: &CStr =
-        c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
-    let type_info = symbol(C10, c"_ZTIN3c1016OutOfMemoryErrorE")?;
-    Some((symbol(C10, CONSTRUCT)?, type_info, None))
-}
-
-/// Before, it inherits that of `c10::Error`, and is only known where it is used: compilers construct the base and set the table of
-/// virtual functions.
-fn base_constructor() -> Option<Class> {
-    const CONSTRUCT: &CStr =
-        c"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
-    const USER: &CStr = c"libc10_cuda.so";
-    let type_info = symbol(USER, c"_ZTIN3c1016OutOfMemoryErrorE")?;
-    // In front of the functions are an offset and the address of the type.
-    let table = symbol(USER, c"_ZTVN3c1016OutOfMemoryErrorE")?.wrapping_byte_add(2 * size_of::<usize>());
-    Some((symbol(C10, CONSTRUCT)?, type_info, Some(table)))
-}
-
 fn check_fail() -> Option<CheckFail> {
-    let address = symbol(C10, c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_")?;
+    let address = symbol(c"libc10.so", c"_ZN3c106detail14torchCheckFailEPKcS2_jS2_")?;
     // SAFETY: `torchCheckFail(const char*, const char*, uint32_t, const char*)` never returns.
     Some(unsafe { std::mem::transmute::<*mut c_void, CheckFail>(address) })
 }

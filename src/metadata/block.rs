@@ -11,8 +11,8 @@
 //! Invariants:
 //! - a block is on exactly one list when `CACHED`, in exactly one bin when `FREE`, on none otherwise;
 //! - `FREE` neighbours in one segment have something else between them;
-//! - the table has an entry for a block exactly while it is `CACHED`, `LIVE`, `USED` or `PENDING`;
-//! - only the thread that changed the state from `LIVE` or `USED` puts the block anywhere.
+//! - the table has an entry for a block exactly while it is `CACHED`, `LIVE`, `USED`, `RECORDED` or `PENDING`;
+//! - only the thread that changed the state from `LIVE`, `USED` or `RECORDED` puts the block anywhere.
 
 use super::store::{Store, Zeroed};
 use crate::freelist::Links;
@@ -41,6 +41,8 @@ pub(crate) enum State {
     Busy = 7,
     /// Given out, and in use on other streams too: freed by the slow way.
     Used = 8,
+    /// Given out while a history is recorded: freed by the slow way.
+    Recorded = 9,
 }
 
 impl State {
@@ -54,8 +56,14 @@ impl State {
             6 => Self::Unmapped,
             7 => Self::Busy,
             8 => Self::Used,
+            9 => Self::Recorded,
             _ => Self::Vacant,
         }
+    }
+
+    /// Whether a user has the block.
+    pub(crate) const fn is_given_out(self) -> bool {
+        matches!(self, Self::Live | Self::Used | Self::Recorded)
     }
 }
 

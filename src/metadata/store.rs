@@ -100,6 +100,12 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
         lock(&self.vacant).push(first, count);
     }
 
+    /// Every record that was ever taken, in use or not.
+    pub(crate) fn each(&self, mut each: impl FnMut(&T)) {
+        let next = lock(&self.vacant).next;
+        (1..next).for_each(|index| each(self.get(index)));
+    }
+
     /// Host bytes of all chunks.
     pub(crate) fn host_bytes(&self) -> u64 {
         let chunks = u64::from(lock(&self.vacant).next).div_ceil(u64::from(Self::CHUNK));

@@ -118,7 +118,7 @@ impl<D: Driver> Pool<D> {
                 match state {
                     State::Free => free.push(index),
                     State::Slab => self.check_slab(index, tally)?,
-                    State::Live | State::Used | State::Pending | State::Cached => {
+                    State::Live | State::Used | State::Recorded | State::Pending | State::Cached => {
                         hold!(
                             metadata.find(addr).map(Block::index) == Some(index),
                             "{addr:#x}: not in the table"
@@ -226,7 +226,7 @@ impl<D: Driver> Pool<D> {
 impl Tally {
     fn add(&mut self, index: u32, state: State, bytes: u64) {
         match state {
-            State::Live | State::Used => {
+            State::Live | State::Used | State::Recorded => {
                 self.live += 1;
                 self.live_bytes += bytes;
             }

@@ -2,6 +2,7 @@
 
 use crate::arena::{Arena, ArenaKey, Metadata, StreamKey};
 use crate::driver::{DevicePtr, Stream};
+use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::lock;
@@ -99,13 +100,14 @@ impl Hit<'_> {
 pub(crate) struct Core {
     /// Never used again by another pool.
     pub(crate) number: u64,
-    /// Not 0 while requests have to be looked at one by one: a private pool is being filled.
+    /// Not 0 while requests have to be looked at one by one: a private pool is being filled, or a history recorded.
     pub(crate) watched: AtomicU32,
     pub(crate) metadata: Metadata,
     pub(crate) caches: Append<Cache>,
     pub(crate) arenas: Append<Arena>,
     pub(crate) totals: Totals,
     pub(crate) events: Events,
+    pub(crate) history: Recorder,
     arena_of: Mutex<HashMap<ArenaKey, u32>>,
     /// Caches whose threads have ended, by arena.
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
@@ -140,6 +142,7 @@ impl Core {
             )),
             totals: Totals::default(),
             events: Events::default(),
+            history: Recorder::default(),
             arena_of: Mutex::default(),
             vacant: Mutex::default(),
             own: OwnCaches::new(),
@@ -376,7 +379,7 @@ impl Core {
     }
 
     /// A cached block found no room in its magazine.
-    fn overflow(&self, index: u32) {
+    pub(crate) fn overflow(&self, index: u32) {
         let block = self.metadata.blocks.get(index);
         let cache = self.caches.get(block.cache.load(Relaxed));
         // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large

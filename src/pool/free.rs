@@ -3,6 +3,7 @@
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::driver::{DevicePtr, Driver, Stream};
+use crate::history::Action;
 use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
 use crate::stream::Use;
@@ -25,21 +26,24 @@ impl<D: Driver> Pool<D> {
         };
         let used = block.change(State::Used, State::Pending);
         let unused = if also.is_some() { State::Pending } else { State::Cached };
-        if !used && !block.change(State::Live, unused) {
+        if !used && !block.change(State::Live, unused) && !block.change(State::Recorded, unused) {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
         self.core.compare(block.requested.load(Relaxed), size);
         self.core.count_free(block);
         if !used && also.is_none() {
+            self.note(Action::Free, block);
             self.put_away(block);
             return Ok(());
         }
         let mut uses = if used { self.uses.take(block) } else { Vec::new() };
         if let Some(also) = also {
+            self.note_use(block, also.stream);
             uses.retain(|known| known.key != also.key);
             uses.push(also);
         }
+        self.note(Action::FreeWaiting, block);
         self.wait_for(block, &uses);
         Ok(())
     }
@@ -50,7 +54,7 @@ impl<D: Driver> Pool<D> {
             count(&self.core.events.invalid_frees);
             return Err(Error::UnknownPointer { addr });
         };
-        if matches!(block.state(), State::Live | State::Used) {
+        if block.state().is_given_out() {
             return Ok(block);
         }
         count(&self.core.events.double_frees);
@@ -63,7 +67,10 @@ impl<D: Driver> Pool<D> {
         let cache = block.cache.load(Relaxed);
         if cache != 0 {
             let cache = self.core.caches.get(cache);
-            if cache.is_mine() && cache.push(block) {
+            if cache.is_mine() {
+                if !cache.push(block) {
+                    self.core.overflow(block.index());
+                }
                 return;
             }
             // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
@@ -94,6 +101,7 @@ impl<D: Driver> Pool<D> {
         let block = self.live(addr)?;
         if let Some(new) = self.foreign_use(block, stream, false)? {
             self.uses.add(block, new);
+            self.note_use(block, stream);
         }
         Ok(())
     }

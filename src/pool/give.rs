@@ -4,6 +4,7 @@ use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Idle, Kind, What};
 use crate::driver::Driver;
+use crate::history::Action;
 use crate::sync::lock;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -82,6 +83,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.give_slab(&self.driver, part.addr, part.bytes);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 return part.bytes;
             }
@@ -96,6 +98,7 @@ impl<D: Driver> Pool<D> {
             let result = self.pages.unmap(&self.driver, &part.mappings[0]);
             let mut inner = arena.lock(metadata);
             if result.is_ok() {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
                 inner.region(kind).gone(&metadata.blocks, &part);
                 bytes += part.bytes;
             } else {

@@ -10,6 +10,7 @@ use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
 use crate::config::Dependencies;
 use crate::driver::{DevicePtr, Driver, Stream};
+use crate::history::Action;
 use crate::metadata::{State, covers};
 use crate::pages::{Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
@@ -52,16 +53,21 @@ impl<D: Driver> Pool<D> {
             stream,
         )?;
         let cache = self.core.cache(arena);
-        // Streams that are not default ones, and size 0, come here every time.
-        if let Some(addr) = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr()) {
-            return Ok(addr);
-        }
-        count(&self.core.events.misses);
-        let index = match self.refill(arena, cache, units) {
-            0 => self.grow_or_press(arena, cache, units, bytes)?,
-            index => index,
+        // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
+        let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());
+        let addr = match popped {
+            Some(addr) => addr,
+            None => {
+                count(&self.core.events.misses);
+                let index = match self.refill(arena, cache, units) {
+                    0 => self.grow_or_press(arena, cache, units, bytes)?,
+                    index => index,
+                };
+                self.core.give_out(cache, index, bytes)
+            }
         };
-        Ok(self.core.give_out(cache, index, bytes))
+        self.note_alloc(addr);
+        Ok(addr)
     }
 
     /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
@@ -156,6 +162,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn finish_pending(&self, done: &[u32]) {
         for &index in done {
             let block = self.core.metadata.blocks.get(index);
+            self.note(Action::FreeDone, block);
             self.core.totals.sub_pending(block.bytes());
             block.set_state(State::Cached);
             let arena = self.core.arenas.get(block.arena.load(Relaxed));
@@ -265,6 +272,7 @@ impl<D: Driver> Pool<D> {
             match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {
                     self.settle(lent, |_| true);
+                    self.note_memory(Action::Map, arena, growth.addr, growth.bytes);
                     return match arena.lock(metadata).commit(metadata, growth, &mappings, units) {
                         // No records left for a slab: the memory is free now.
                         0 => Err(Refusal::Full),
@@ -343,6 +351,7 @@ impl<D: Driver> Pool<D> {
             let _ = self.pages.give_slab(&self.driver, span.addr, span.bytes);
             return Err(Refusal::Full);
         }
+        self.note_memory(Action::Map, arena, span.addr, span.bytes);
         match arena.lock(metadata).take(metadata, units) {
             0 => Err(Refusal::Full),
             index => Ok(index),

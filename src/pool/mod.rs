@@ -15,6 +15,7 @@
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
+//! | `history` | what is recorded of them, while somebody asks for it |
 //! | `check` | walks every invariant (feature `check`) |
 
 mod ahead;
@@ -25,6 +26,7 @@ mod core;
 mod dependencies;
 mod free;
 mod give;
+mod history;
 mod miss;
 mod pressure;
 mod private;

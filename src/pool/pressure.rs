@@ -36,6 +36,7 @@ impl<D: Driver> Pool<D> {
             return Ok(index);
         }
         count(&self.core.events.out_of_memory);
+        self.note_out_of_memory(arena, bytes);
         Err(Error::OutOfMemory(Box::new(self.out_of_memory(
             arena,
             bytes,

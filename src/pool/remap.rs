@@ -15,6 +15,7 @@ use super::Pool;
 use super::core::count;
 use crate::arena::{Arena, Idle, Kind};
 use crate::driver::{Driver, Event, Handle};
+use crate::history::Action;
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -160,6 +161,9 @@ impl<D: Driver> Pool<D> {
     pub(super) fn settle(&self, lent: Vec<Lent<'_>>, taken: impl Fn(Handle) -> bool) {
         let metadata = &self.core.metadata;
         for Lent { arena, kind, part } in lent {
+            if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
+                self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
+            }
             arena.lock(metadata).settle_lent(metadata, kind, part, &taken);
         }
     }

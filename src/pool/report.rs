@@ -71,7 +71,7 @@ impl<D: Driver> Pool<D> {
     /// The live block that begins at `addr`, or `None`.
     pub fn block(&self, addr: DevicePtr) -> Option<BlockInfo> {
         let block = self.core.metadata.find(addr)?;
-        matches!(block.state(), State::Live | State::Used).then(|| BlockInfo {
+        block.state().is_given_out().then(|| BlockInfo {
             addr,
             bytes: block.bytes(),
             requested: block.requested.load(Relaxed),
@@ -96,6 +96,7 @@ impl<D: Driver> Pool<D> {
                         addr,
                         bytes,
                         stream: arena.stream,
+                        private: arena.key.private,
                         kind: name,
                         blocks,
                     });
@@ -154,7 +155,7 @@ impl<D: Driver> Pool<D> {
 
 fn describe(block: &Block) -> SnapshotBlock {
     let state = match block.state() {
-        State::Live | State::Used => BlockState::ActiveAllocated,
+        state if state.is_given_out() => BlockState::ActiveAllocated,
         State::Pending => BlockState::ActivePendingFree,
         _ => BlockState::Inactive,
     };

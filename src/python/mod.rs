@@ -10,12 +10,14 @@ mod block;
 mod buffer;
 mod dlpack;
 mod errors;
+mod history;
 mod info;
 mod pool;
 mod process;
 mod replay;
 mod settings;
 mod sim;
+mod stacks;
 mod stats;
 
 use pyo3::pymodule;
@@ -39,6 +41,8 @@ mod _core {
     use super::replay::{Trace, model, replay};
     #[pymodule_export]
     use super::sim::SimulatedDevice;
+    #[pymodule_export]
+    use super::stacks::{follow_stack, forget_stacks};
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

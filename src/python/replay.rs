@@ -74,8 +74,8 @@ impl Trace {
         self.trace.streams()
     }
 
-    /// What a replay does, for replays elsewhere: `steps`, each `(time_ns, call, block, stream, number)`, `blocks`,
-    /// `streams`, `period_ns`, `peak_live_bytes` and `peak_active_bytes`.
+    /// What a replay does, for replays elsewhere: `steps`, each `(time_ns, call, block, stream, number)`, `own_steps`, after which
+    /// they free what is left, `blocks`, `streams`, `period_ns`, `peak_live_bytes` and `peak_active_bytes`.
     ///
     /// A call is "alloc" or "free" with the block's bytes as number, or "use" with the time of its end. Times are
     /// nanoseconds since a pass began; passes are `period_ns` apart.
@@ -91,6 +91,7 @@ impl Trace {
         });
         let fields = PyDict::new(py);
         fields.set_item("steps", steps.collect::<Vec<_>>())?;
+        fields.set_item("own_steps", schedule.own_steps)?;
         fields.set_item("blocks", schedule.blocks)?;
         fields.set_item("streams", schedule.streams)?;
         fields.set_item("period_ns", schedule.period)?;

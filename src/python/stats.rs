@@ -66,10 +66,12 @@ fn segment<'py>(py: Python<'py>, segment: &SnapshotSegment) -> PyResult<Bound<'p
         addr,
         bytes,
         stream,
+        private,
         kind,
         blocks: _,
     } = segment;
-    class(py, "Segment")?.call1((addr, bytes, stream.0, kind, PyTuple::new(py, blocks)?))
+    let pool_id = private.unwrap_or((0, 0));
+    class(py, "Segment")?.call1((addr, bytes, stream.0, pool_id, kind, PyTuple::new(py, blocks)?))
 }
 
 fn block<'py>(py: Python<'py>, block: &SnapshotBlock) -> PyResult<Bound<'py, PyAny>> {

@@ -11,6 +11,7 @@ use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
+use crate::history::History;
 use crate::pool::{Core, Pool, PrivateId};
 use crate::stats::{BlockInfo, Snapshot, Stats};
 
@@ -326,6 +327,28 @@ impl AnyPool {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         each!(self, pool => pool.snapshot())
+    }
+
+    /// See [`Pool::start_history`].
+    pub fn start_history(&self, most: usize, stacks: bool) {
+        each!(self, pool => pool.start_history(most, stacks));
+    }
+
+    /// See [`Pool::stop_history`].
+    pub fn stop_history(&self) {
+        each!(self, pool => pool.stop_history());
+    }
+
+    /// See [`Pool::is_recording`].
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        each!(self, pool => pool.is_recording())
+    }
+
+    /// See [`Pool::history`].
+    #[must_use]
+    pub fn history(&self) -> History {
+        each!(self, pool => pool.history())
     }
 
     /// See [`Pool::begin_private`].

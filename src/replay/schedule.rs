@@ -31,6 +31,8 @@ pub(crate) struct Step {
 #[derive(Debug)]
 pub(crate) struct Schedule {
     pub steps: Vec<Step>,
+    /// How many steps are the trace's own; those after them free what is left.
+    pub own_steps: usize,
     pub blocks: usize,
     /// Streams, one of them for uses on streams that the trace does not name, if there are such uses.
     pub streams: usize,
@@ -73,6 +75,7 @@ impl Schedule {
         let unnamed_stream = trace.streams() as u32;
         let mut schedule = Self {
             steps: Vec::with_capacity(trace.events().len()),
+            own_steps: 0,
             blocks: trace.blocks(),
             streams: trace.streams(),
             allocations: trace.blocks() as u64,
@@ -141,6 +144,7 @@ impl Schedule {
             schedule.peak_live_bytes = schedule.peak_live_bytes.max(held.live);
             schedule.peak_active_bytes = schedule.peak_active_bytes.max(held.active);
         }
+        schedule.own_steps = schedule.steps.len();
         for (index, block) in blocks.iter().enumerate().filter(|(_, block)| block.live) {
             let call = Call::Free { size: block.size };
             schedule.steps.push(Step {

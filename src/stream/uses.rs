@@ -31,7 +31,7 @@ impl Uses {
             uses.push(new);
         }
         // Already used, or freed meanwhile by a faulty program: nothing to change then.
-        block.change(State::Live, State::Used);
+        let _ = block.change(State::Live, State::Used) || block.change(State::Recorded, State::Used);
     }
 
     /// Takes the uses of a block that was freed.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flagstone import __version__
-from flagstone.cli import bench, demo, info, replay, run
+from flagstone.cli import bench, demo, info, replay, report, run
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"flagstone {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (info, demo, replay, bench, run):
+    for command in (info, demo, replay, report, bench, run):
         added = command.add_parser(commands)
         if command is not run:  # which prints what the script prints
             added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")

@@ -15,25 +15,26 @@ from flagstone.stats import Snapshot, Stats
 from flagstone.torch._mempool import MemPool
 from flagstone.torch._swap import install, is_installed
 
-__all__ = ["MemPool", "install", "is_installed", "memory_snapshot", "memory_stats", "reset_peak_memory_stats"]
+__all__ = ["MemPool", "install", "is_installed", "memory_snapshot", "memory_stats", "pool", "reset_peak_memory_stats"]
 
 
 def memory_stats(device: object = None) -> Stats:
     """Return the numbers of a device's pool; `device` is anything that torch takes, None for the current device."""
-    return _pool(device).stats()
+    return pool(device).stats()
 
 
 def reset_peak_memory_stats(device: object = None) -> None:
     """Start the peaks of a device's pool anew."""
-    _pool(device).reset_peak()
+    pool(device).reset_peak()
 
 
 def memory_snapshot(device: object = None) -> Snapshot:
     """Return every segment of a device's pool with its blocks."""
-    return _pool(device).snapshot()
+    return pool(device).snapshot()
 
 
-def _pool(device: object) -> _core.Pool:
+def pool(device: object = None) -> _core.Pool:
+    """Return a device's pool, whose memory torch's tensors have; `device` as for `memory_stats`."""
     if device is None:
         return _core.process_pool(torch.cuda.current_device() if torch.cuda.is_initialized() else 0)
     if isinstance(device, int):

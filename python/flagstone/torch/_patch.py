@@ -14,6 +14,7 @@ import torch
 
 from flagstone import _core
 from flagstone.errors import FlagstoneError
+from flagstone.history._torch import segments
 from flagstone.stats import Stats
 from flagstone.torch import _stats
 
@@ -76,7 +77,7 @@ def _snapshot(*_arguments: object) -> dict[str, Any]:
     devices = range(torch.cuda.device_count())
     pools = [pool for pool in map(_core.find_process_pool, devices) if pool is not None]
     return {
-        "segments": [segment for pool in pools for segment in _stats.segments(pool.snapshot())],
+        "segments": [segment for pool in pools for segment in segments(pool.snapshot())],
         "device_traces": [[] for _ in devices],
         "host_segments": [],
         "host_traces": [],

@@ -1,4 +1,4 @@
-"""A pool's numbers and segments in the forms of `torch.cuda.memory_stats` and `torch.cuda.memory_snapshot`.
+"""A pool's numbers in the form of `torch.cuda.memory_stats`.
 
 flagstone has no small and large pool: everything counts as `large_pool`, and `small_pool` is 0. It does not add up the
 bytes of all allocations ever: the totals `allocated` and `freed` of the figures in bytes are 0. Of figures that count
@@ -7,7 +7,7 @@ blocks or segments no peak is kept: `peak` is the present value.
 
 from typing import Any
 
-from flagstone.stats import Segment, Snapshot, Stats
+from flagstone.stats import Stats
 
 
 def nested(stats: Stats, since: Stats) -> dict[str, Any]:
@@ -46,37 +46,4 @@ def nested(stats: Stats, since: Stats) -> dict[str, Any]:
         "num_sync_all_streams": 0,
         "num_device_alloc": growths,
         "num_device_free": max(0, growths - stats.segments),
-    }
-
-
-def segments(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return the segments as torch's memory snapshots have them."""
-    return [_segment(snapshot.device, segment) for segment in snapshot.segments]
-
-
-def _segment(device: int, segment: Segment) -> dict[str, Any]:
-    blocks: list[dict[str, Any]] = [
-        {
-            "address": block.addr,
-            "size": block.bytes,
-            "requested_size": block.requested,
-            "state": block.state,
-            "frames": [],
-        }
-        for block in segment.blocks
-    ]
-    live = [block for block in segment.blocks if block.state == "active_allocated"]
-    return {
-        "device": device,
-        "address": segment.addr,
-        "total_size": segment.bytes,
-        "allocated_size": sum(block.bytes for block in live),
-        "active_size": sum(block.bytes for block in segment.blocks if block.state != "inactive"),
-        "requested_size": sum(block.requested for block in live),
-        "stream": segment.stream,
-        "segment_type": "large" if segment.kind == "large" else "small",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": blocks,
     }

@@ -1,0 +1,107 @@
+//! Recording a pool's history: when, and what of it.
+
+use super::Pool;
+use crate::arena::Arena;
+use crate::driver::{DevicePtr, Driver, Stream};
+use crate::history::{Action, History, Subject};
+use crate::metadata::{Block, State};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl<D: Driver> Pool<D> {
+    /// Records what happens from now on, the newest `most` events (at most 128 Mi, 72 bytes each), and forgets what was
+    /// recorded before. With `stacks` each event has the Python stack of its thread, where somebody keeps one.
+    ///
+    /// Until [`Self::stop_history`] no request is a hit: a pair of allocation and free takes about a microsecond. Looks at
+    /// every block once, so that the frees of those that are live are recorded too.
+    pub fn start_history(&self, most: usize, stacks: bool) {
+        if self.core.history.start(most, stacks) {
+            // Relaxed: a request that runs beside this may be recorded or not.
+            self.core.watched.fetch_add(1, Relaxed);
+        }
+        self.core.metadata.blocks.each(|block| {
+            block.change(State::Live, State::Recorded);
+        });
+    }
+
+    /// Records nothing any more. What was recorded stays.
+    pub fn stop_history(&self) {
+        if self.core.history.stop() {
+            self.core.watched.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Whether a history is being recorded.
+    pub fn is_recording(&self) -> bool {
+        self.core.history.is_on()
+    }
+
+    /// A copy of what was recorded so far, also while more is.
+    pub fn history(&self) -> History {
+        self.core.history.get()
+    }
+
+    fn record(&self, action: Action, subject: Subject) {
+        self.core.history.add(action, subject, || self.pages.reserved());
+    }
+
+    /// A block was just given out, and its user does not have it yet.
+    pub(super) fn note_alloc(&self, addr: DevicePtr) {
+        if self.core.history.is_on()
+            && let Some(block) = self.core.metadata.find(addr)
+        {
+            block.set_state(State::Recorded);
+            self.note(Action::Alloc, block);
+        }
+    }
+
+    /// Something happened to a block that the caller holds.
+    pub(super) fn note(&self, action: Action, block: &Block) {
+        if self.core.history.is_on() {
+            self.record(action, self.subject(block));
+        }
+    }
+
+    /// A block is in use on `stream` too.
+    pub(super) fn note_use(&self, block: &Block, stream: Stream) {
+        if self.core.history.is_on() {
+            let subject = self.subject(block);
+            self.record(Action::Use, Subject { stream, ..subject });
+        }
+    }
+
+    /// Memory of an arena came or went.
+    pub(super) fn note_memory(&self, action: Action, arena: &Arena, addr: DevicePtr, bytes: u64) {
+        if self.core.history.is_on() {
+            let subject = Subject {
+                addr,
+                bytes,
+                requested: 0,
+                stream: arena.stream,
+            };
+            self.record(action, subject);
+        }
+    }
+
+    /// A request of `bytes` failed.
+    pub(super) fn note_out_of_memory(&self, arena: &Arena, bytes: u64) {
+        if self.core.history.is_on() {
+            let subject = Subject {
+                addr: self.driver.memory_info().map_or(0, |(free, _)| free),
+                bytes: 0,
+                requested: bytes,
+                stream: arena.stream,
+            };
+            self.record(Action::OutOfMemory, subject);
+        }
+    }
+
+    fn subject(&self, block: &Block) -> Subject {
+        Subject {
+            addr: block.addr(),
+            bytes: block.bytes(),
+            // Relaxed: the caller holds the block.
+            requested: block.requested.load(Relaxed),
+            stream: self.core.arena_of(block).stream,
+        }
+    }
+}
