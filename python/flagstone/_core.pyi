@@ -33,6 +33,7 @@ __all__ = [
     "PinnedBuffer",
     "PinnedPool",
     "Pool",
+    "Prewarm",
     "SimulatedDevice",
     "Trace",
     "__version__",
@@ -46,8 +47,10 @@ __all__ = [
     "forget_stacks",
     "last_error",
     "model",
+    "plain_functions",
     "process_pool",
     "replay",
+    "time_object_pairs",
     "time_pairs",
     "time_pairs_behind_holes",
     "time_random",
@@ -88,6 +91,7 @@ class Buffer(BaseBuffer):
 class PinnedBuffer(BaseBuffer):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    def record(self, stream: _Stream) -> None: ...
 
 @disjoint_base
 class BasePool:
@@ -140,6 +144,15 @@ class PinnedPool(BasePool):
         reserve: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
+    def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
+    def prewarm(self, nbytes: SupportsIndex) -> Prewarm: ...
+    def synchronize(self) -> None: ...
+
+@final
+class Prewarm:
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 @final
 class SimulatedDevice:
