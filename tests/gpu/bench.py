@@ -16,9 +16,11 @@ def main() -> int:
     if ran.returncode == 2:
         print(f"this flagstone has no benchmark {name}")
         return 77
-    if ran.returncode == 0:
-        print(json.dumps({"rows": json.loads(ran.stdout)["rows"]}))
-    return ran.returncode
+    if ran.returncode:
+        return ran.returncode
+    rows = json.loads(ran.stdout)["rows"]
+    print(json.dumps({"rows": rows}))
+    return 1 if any(row.get("wrong_batches") for row in rows) else 0
 
 
 if __name__ == "__main__":
