@@ -205,9 +205,9 @@ def calls_that_wait_for_the_device():
 # Capture
 
 
-@question(RELIED, {"gave": SUCCESS, "whole": True})
+@question(TOLD, {"gave": 900, "whole": False})
 def the_identity_of_a_stream_that_captures():
-    """It can be asked for, and stays what it was. CUDA's C++ library says that it gives 900."""
+    """It is refused, as CUDA's C++ library says, and that ends the capture. flagstone asks whether it captures first."""
 
     def ask(stream):
         number = c_uint64()
