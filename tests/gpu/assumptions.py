@@ -207,7 +207,7 @@ def calls_that_wait_for_the_device():
 
 @question(TOLD, {"gave": 900, "whole": False})
 def the_identity_of_a_stream_that_captures():
-    """It is refused, as CUDA's C++ library says, and that ends the capture. flagstone asks whether it captures first."""
+    """It is refused, as CUDA's C++ library says, and that ends the capture. flagstone asks that first."""
 
     def ask(stream):
         number = c_uint64()
