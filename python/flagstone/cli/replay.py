@@ -79,7 +79,7 @@ def describe(report: dict[str, Any]) -> str:
         if count:
             rows.append((f"  {name}", f"{count:,} ({last.get(name, 0):,} in the last pass)"))
     head = f"{report['trace']} ({report['format']}) on {report['backend']}, {report['passes']} x"
-    return f"{head}\n{table(('', report['allocator']), rows)}"
+    return f"{head}\n{table(('', report['allocator']), rows)}\ntimes in the driver: {report['price_source']}"
 
 
 def positive(text: str) -> int:
