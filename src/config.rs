@@ -359,6 +359,7 @@ mod tests {
             let value = match key {
                 "source" => "slabs",
                 "dependencies" => "growth",
+                "remap" | "reuse_event_dependencies" | "reuse_opportunistic" | "reuse_internal_dependencies" => "off",
                 _ => "3145728",
             };
             let config = Config::parse(&format!("{key}:{value}")).expect("good");
