@@ -1,17 +1,18 @@
 //! The part of a pool that knows no driver: records, arenas, caches, and the hit path.
 
-use crate::arena::{Arena, ArenaKey, Metadata, StreamKey};
+use super::owners::Owned;
+use crate::arena::{Arena, ArenaKey, Metadata, Owner, StreamKey, Visit};
 use crate::driver::{DevicePtr, Stream};
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::lock;
 use crate::thread::{
-    Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
+    Cache, Counters, Current, Lender, Live, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
 };
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
@@ -49,8 +50,10 @@ pub(crate) struct Events {
     pub(crate) invalid_frees: AtomicU64,
     pub(crate) double_frees: AtomicU64,
     pub(crate) wrong_size_frees: AtomicU64,
+    pub(crate) invalid_records: AtomicU64,
     pub(crate) driver_errors: AtomicU64,
     pub(crate) recorded: AtomicU64,
+    pub(crate) synchronizations: AtomicU64,
     pub(crate) stream_waits: AtomicU64,
 }
 
@@ -108,15 +111,14 @@ pub(crate) struct Core {
     pub(crate) totals: Totals,
     pub(crate) events: Events,
     pub(crate) history: Recorder,
-    arena_of: Mutex<HashMap<ArenaKey, u32>>,
+    owned: Mutex<Owned>,
     /// Caches whose threads have ended, by arena.
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
     /// Which cache a hit uses.
     own: OwnCaches,
-    /// For threads that have no cache any more.
-    orphans: Mutex<Counters>,
-    /// What those have requested, for whoever cannot take the lock.
-    orphans_requested: AtomicI64,
+    /// For threads that have no cache any more; written under the lock.
+    orphans: Counters,
+    orphans_lock: Mutex<()>,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
@@ -143,11 +145,11 @@ impl Core {
             totals: Totals::default(),
             events: Events::default(),
             history: Recorder::default(),
-            arena_of: Mutex::default(),
+            owned: Mutex::default(),
             vacant: Mutex::default(),
             own: OwnCaches::new(),
-            orphans: Mutex::default(),
-            orphans_requested: AtomicI64::new(0),
+            orphans: Counters::default(),
+            orphans_lock: Mutex::default(),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
@@ -239,17 +241,13 @@ impl Core {
 
     /// Adds an owner's counters to the totals.
     fn fold(&self, counters: &Counters) {
-        counters.fold(&self.totals, || {
-            let all: i64 = self.caches.iter().map(|cache| cache.counters.requested()).sum();
-            all + self.orphans_requested.load(Relaxed) - counters.requested()
-        });
+        counters.fold(&self.totals, || Live::sum(self.owners().map(Counters::live)));
     }
 
-    /// Adds the orphans' counters to the totals; they are locked.
-    fn fold_orphans(&self, orphans: &Counters) {
-        self.orphans_requested.store(orphans.requested(), Relaxed);
-        let all = || self.caches.iter().map(|cache| cache.counters.requested()).sum();
-        orphans.fold(&self.totals, all);
+    /// The counters of all threads.
+    fn owners(&self) -> impl Iterator<Item = &Counters> {
+        let caches = self.caches.iter().map(|cache| &cache.counters);
+        caches.chain(std::iter::once(&self.orphans))
     }
 
     /// Counts a free whose size is not the block's.
@@ -270,10 +268,10 @@ impl Core {
                 }
             }
             None => {
-                let orphans = lock(&self.orphans);
+                let _lock = lock(&self.orphans_lock);
                 // Orphans fold every time: no owner is there to do it later.
-                let _ = orphans.free(&self.totals, bytes, requested);
-                self.fold_orphans(&orphans);
+                let _ = self.orphans.free(&self.totals, bytes, requested);
+                self.fold(&self.orphans);
             }
         }
     }
@@ -288,37 +286,65 @@ impl Core {
                 let _ = self.hand_out(&cache.counters, block, requested).addr();
             }
             None => {
-                let orphans = lock(&self.orphans);
+                let _lock = lock(&self.orphans_lock);
                 // Folded below, far or not.
-                let _ = self.hand_out(&orphans, block, requested);
-                self.fold_orphans(&orphans);
+                let _ = self.hand_out(&self.orphans, block, requested);
+                self.fold(&self.orphans);
             }
         }
         block.addr()
     }
 
-    /// The arena with this key, made if there is none; `None` when there are too many.
-    pub(crate) fn arena(&self, key: ArenaKey, stream: Stream) -> Option<&Arena> {
-        let mut arena_of = lock(&self.arena_of);
-        if let Some(&index) = arena_of.get(&key) {
-            return Some(self.arenas.get(index));
+    /// The arena with this key, made if there is none; `None` when there are too many. `may_end` says of which streams the handles
+    /// may be dead: their arenas serve others once they are empty.
+    pub(crate) fn arena(
+        &self,
+        key: ArenaKey,
+        stream: Stream,
+        may_end: impl Fn(StreamKey) -> bool,
+    ) -> Option<Visit<'_>> {
+        let mut owned = lock(&self.owned);
+        if let Some(&index) = owned.arena_of.get(&key) {
+            return Some(self.arenas.get(index).visit());
         }
-        let arena = self.arenas.push(|index| Arena::new(index, key, stream))?;
-        arena_of.insert(key, arena.index);
-        Some(arena)
+        let arena = match owned.vacant(&self.arenas, key, may_end) {
+            Some(index) => {
+                let arena = self.arenas.get(index);
+                arena.change_owner(Owner { key, stream });
+                arena
+            }
+            None => self.arenas.push(|index| Arena::new(index, key, stream))?,
+        };
+        owned.arena_of.insert(key, arena.index);
+        Some(arena.visit())
+    }
+
+    /// Calls `with` for each arena that somebody owns; none changes its owner meanwhile.
+    pub(crate) fn each_owned(&self, mut with: impl FnMut(&ArenaKey, &Arena)) {
+        for (key, &index) in &lock(&self.owned).arena_of {
+            with(key, self.arenas.get(index));
+        }
     }
 
     /// The calling thread's cache for an arena that is not private, made or taken over if it has none; `None` for a thread
     /// that is ending, or when there are too many.
     pub(crate) fn cache(&self, arena: &Arena) -> Option<&'static Cache> {
-        if self.magazine == 0 || arena.key.private.is_some() {
+        let key = arena.key();
+        if self.magazine == 0 || key.private.is_some() {
             return None;
         }
-        let key = arena.key.stream;
+        let key = key.stream;
         let find = |current: &Current| {
-            if let Some(cache) = current.find(self.number, key) {
+            // One for an arena that has changed its owner since is of no use: it is empty, as that arena was.
+            let found = current.find(self.number, key);
+            if let Some(cache) = found.filter(|cache| cache.arena == arena.index) {
                 return Some(cache);
             }
+            let stale = |key, cache: &Cache| self.arenas.get(cache.arena).key().stream != key;
+            current
+                .disown(self.number, stale)
+                .into_iter()
+                .for_each(|cache| self.give_back(cache));
             let cache = self.vacant_cache(arena)?;
             cache.acquire();
             current.own(self.number, key, cache, self.me.clone());
@@ -337,8 +363,8 @@ impl Core {
         match vacant {
             Some(index) => Some(self.caches.get(index)),
             None => {
-                let default = matches!(arena.key.stream, StreamKey::Legacy | StreamKey::PerThread(_));
-                let stream = if default { arena.stream.0 } else { NO_STREAM };
+                let Owner { key, stream } = arena.owner();
+                let stream = if key.stream.is_default() { stream.0 } else { NO_STREAM };
                 self.caches
                     .push(|index| Cache::new(index, arena.index, stream, self.magazine))
             }
@@ -363,6 +389,11 @@ impl Core {
             }
             index = next;
         }
+    }
+
+    /// The arenas that have memory or addresses.
+    pub(crate) fn arenas_in_use(&self) -> impl Iterator<Item = &Arena> {
+        self.arenas.iter().filter(|arena| arena.is_in_use())
     }
 
     /// The arena whose memory a block is.
@@ -413,18 +444,12 @@ impl Core {
 
     /// Counters over all threads.
     pub(crate) fn sum(&self) -> Sum {
-        let orphans = lock(&self.orphans);
-        self.totals.sum(
-            self.caches
-                .iter()
-                .map(|cache| &cache.counters)
-                .chain(std::iter::once(&*orphans)),
-        )
+        self.totals.sum(self.owners())
     }
 
     /// Lets the peaks begin again.
     pub(crate) fn reset_peaks(&self) {
-        self.totals.reset_peaks(self.caches.iter().map(|cache| &cache.counters));
+        self.totals.reset_peaks(self.owners());
     }
 }
 

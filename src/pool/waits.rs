@@ -1,6 +1,6 @@
 //! Waiting for other streams: blocks that are freed and still in use. Every wait of the host has a bound, the setting `wait`.
 
-use super::core::forked;
+use super::core::{count, forked};
 use super::pressure::Request;
 use super::steps::Outcome;
 use super::{Pool, Result};
@@ -58,7 +58,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn wait_for_device(&self, request: Request<'_>) -> Outcome {
         let arena = request.arena;
         // The request's own stream may capture, and its handle is live: it was passed just now.
-        if arena.key.private.is_some() && self.driver.is_capturing(arena.stream) != Ok(false) {
+        if arena.key().private.is_some() && self.driver.is_capturing(arena.stream()) != Ok(false) {
             return Outcome::Refused;
         }
         match self.quiesce() {
@@ -78,6 +78,7 @@ impl<D: Driver> Pool<D> {
                 name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
             });
         }
+        count(&self.core.events.synchronizations);
         if self.driver.synchronize(self.longest_wait())? {
             return Ok(());
         }
