@@ -22,7 +22,9 @@ _ACTIONS = {
 
 def snapshot(*histories: History) -> dict[str, Any]:
     """Return the dictionary of `torch.cuda.memory._snapshot`, with the histories of different devices."""
-    traces: list[list[dict[str, Any]]] = [[] for _ in range(1 + max(history.device for history in histories))]
+    traces: list[list[dict[str, Any]]] = [
+        [] for _ in range(1 + max((history.device for history in histories), default=-1))
+    ]
     for history in histories:
         traces[history.device] = entries(history)
     return {

@@ -1,0 +1,129 @@
+"""torch.cuda.memory._record_memory_history and _dump_snapshot, and PyTorch's own tools that read the file."""
+
+import pickle
+import sys
+import tempfile
+
+import pytest
+import torch
+from simcuda import MIB
+from torch.cuda import _memory_viz, memory
+
+import flagstone.torch
+
+
+def used(nbytes):
+    return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+
+def dumped():
+    """Return what a dumped snapshot has, read by an unpickler that knows no class."""
+    with tempfile.NamedTemporaryFile() as file:
+        memory._dump_snapshot(file.name)
+        return pickle.loads(file.read())
+
+
+def trace(snapshot, device=0):
+    return [(entry["action"], entry["size"]) for entry in snapshot["device_traces"][device]]
+
+
+def test_what_is_recorded_is_in_the_file():
+    before = used(4 * MIB)
+    memory._record_memory_history()
+    kept = used(2 * MIB)
+    used(3 * MIB)
+    memory._record_memory_history(None)
+    used(5 * MIB)
+    snapshot = dumped()
+    blocks = [entry for entry in trace(snapshot) if not entry[0].startswith("segment")]
+    assert blocks == [
+        ("alloc", 2 * MIB),
+        ("alloc", 3 * MIB),
+        ("free_requested", 3 * MIB),
+        ("free_completed", 3 * MIB),
+    ]
+    (first, *_) = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert first["addr"] == kept.data_ptr()
+    assert any(frame["name"] == "used" and frame["filename"] == __file__ for frame in first["frames"])
+    live = {block["address"] for segment in snapshot["segments"] for block in segment["blocks"] if block["frames"]}
+    assert live == {kept.data_ptr()}
+    assert before.numel() == 4 * MIB
+
+
+def test_pytorchs_own_tools_read_it():
+    memory._record_memory_history(max_entries=1000)
+    earlier = dumped()
+    kept = [used(n * MIB) for n in (1, 2, 30)]
+    del kept[1]
+    snapshot = dumped()
+    assert f"{torch.cuda.memory_reserved() / MIB:.1f}MiB" in _memory_viz.segsum(snapshot), _memory_viz.segsum(snapshot)
+    assert f"[0:{30:.1f}MiB]" in _memory_viz.trace(snapshot)
+    assert "used" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    assert _memory_viz.segments(snapshot, format_flamegraph=str)
+    assert _memory_viz.compare(earlier["segments"], snapshot["segments"], format_flamegraph=str)
+    for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<script" in plot(snapshot)
+
+
+def test_the_newest_events_are_kept():
+    memory._record_memory_history(max_entries=10, context=None)
+    for _ in range(100):
+        used(MIB)
+    used(2 * MIB)
+    entries = trace(dumped())
+    assert len(entries) <= 20, "a free is two of torch's"
+    assert entries[-1] == ("free_completed", 2 * MIB)
+
+
+def test_it_can_be_asked_and_begun_anew():
+    assert not torch._C._cuda_isHistoryEnabled()
+    memory._record_memory_history()
+    assert torch._C._cuda_isHistoryEnabled()
+    kept = used(MIB)
+    memory._record_memory_history()
+    assert ("alloc", MIB) in trace(memory._snapshot()), "recording goes on"
+    assert any(frame["name"] == "used" for frame in memory._allocation_traceback(kept.data_ptr()))
+    assert memory._allocation_traceback(0) is None
+    memory._record_memory_history(clear_history=True)
+    assert trace(memory._snapshot()) == []
+    memory._record_memory_history(False)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_out_of_memory_is_in_it():
+    memory._record_memory_history()
+    with pytest.raises(torch.OutOfMemoryError):
+        used(1 << 40)
+    (entry,) = [entry for entry in memory._snapshot()["device_traces"][0] if entry["action"] == "oom"]
+    assert entry["size"] == 1 << 40
+    assert entry["device_free"] > 0
+
+
+@pytest.mark.process(devices=2)
+def test_each_device_in_use_has_its_own():
+    second = torch.ones(MIB, device="cuda:1")
+    memory._record_memory_history()
+    used(MIB)
+    second = second + 1
+    first_trace, second_trace = (trace(memory._snapshot(), device) for device in (0, 1))
+    assert ("alloc", MIB) in first_trace
+    assert ("alloc", 4 * MIB) in second_trace
+    assert second.numel() == MIB
+
+
+def test_without_stacks_where_somebody_else_profiles():
+    sys.setprofile(lambda *_: None)
+    with pytest.warns(UserWarning, match="without stacks"):
+        memory._record_memory_history()
+    kept = used(MIB)
+    assert ("alloc", MIB) in trace(memory._snapshot())
+    assert kept.numel() == MIB
+
+
+def test_recording_leaves_no_trace_behind():
+    memory._record_memory_history(context=None)
+    tensors = [used(MIB) for _ in range(4)]
+    memory._record_memory_history(None)
+    del tensors
+    assert flagstone.torch.memory_stats().live_blocks == 0
+    assert used(MIB).numel() == MIB
