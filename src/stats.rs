@@ -3,6 +3,7 @@
 
 use crate::bytes;
 use crate::driver::{DevicePtr, Stream};
+use crate::histogram::Histogram;
 use std::fmt;
 
 /// A pool's numbers at one moment. Bytes and counts; exact when no thread allocates or frees meanwhile.
@@ -39,6 +40,8 @@ pub struct Stats {
     pub free_count: u64,
     /// Requests that no magazine could meet.
     pub miss_count: u64,
+    /// How long those took that no list of ready blocks could meet either, and that got their memory.
+    pub miss_times: Histogram,
     /// Times that memory was taken from the driver.
     pub growth_count: u64,
     /// Blocks that wait for other streams.

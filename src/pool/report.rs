@@ -44,6 +44,7 @@ impl<D: Driver> Pool<D> {
             alloc_count: sum.allocs,
             free_count: sum.frees,
             miss_count: read(&events.misses),
+            miss_times: events.miss_times.get(),
             growth_count: read(&events.growths),
             pending_blocks: self.waiting.load(Relaxed) as u64,
             event_count: read(&events.recorded),

@@ -40,9 +40,11 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         driver_error_count,
         limit,
         host_bytes;
+        miss_times,
         steps
     });
     let _ = steps;
+    fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
     class(py, "Stats")?.call((), Some(&fields))
 }
 
@@ -70,8 +72,7 @@ fn segment<'py>(py: Python<'py>, segment: &SnapshotSegment) -> PyResult<Bound<'p
         kind,
         blocks: _,
     } = segment;
-    let pool_id = private.unwrap_or((0, 0));
-    class(py, "Segment")?.call1((addr, bytes, stream.0, pool_id, kind, PyTuple::new(py, blocks)?))
+    class(py, "Segment")?.call1((addr, bytes, stream.0, private, kind, PyTuple::new(py, blocks)?))
 }
 
 fn block<'py>(py: Python<'py>, block: &SnapshotBlock) -> PyResult<Bound<'py, PyAny>> {

@@ -96,7 +96,7 @@ def _segment(device: int, segment: Segment) -> dict[str, Any]:
         "requested_size": sum(block.requested for block in live),
         "stream": segment.stream,
         "segment_type": "large" if segment.kind == "large" else "small",
-        "segment_pool_id": segment.pool_id,
+        "segment_pool_id": segment.private or (0, 0),
         "is_expandable": True,
         "frames": [],
         "blocks": blocks,

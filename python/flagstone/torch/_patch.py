@@ -21,7 +21,9 @@ from flagstone.torch import _stats
 _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
-_NOTHING = Stats(**dict.fromkeys(Stats.__dataclass_fields__.keys() - {"limit"}, 0), limit=None)
+_NOTHING = Stats(
+    **dict.fromkeys(Stats.__dataclass_fields__.keys() - {"limit", "miss_times"}, 0), limit=None, miss_times=()
+)
 
 
 def apply() -> None:
