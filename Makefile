@@ -48,6 +48,14 @@ test-python: build $(VENV)/.dev  ## The tests of the Python package and of the R
 test-torch: build  ## The tests with real torch on the simulated CUDA (a download of 0.6 GB into .venv-torch)
 	.ci/torch.sh .venv-torch requirements/torch.txt
 
+.PHONY: test-torch-oldest
+test-torch-oldest: build  ## The same with the oldest torch that is supported, in .venv-torch-oldest
+	.ci/torch.sh .venv-torch-oldest requirements/torch-oldest.txt
+
+.PHONY: test-wheel
+test-wheel: $(VENV)/.build  ## The wheel and torch in an empty environment: a script trains on the simulated CUDA
+	.ci/wheel-torch.sh
+
 .PHONY: simcuda
 simcuda: build  ## The simulated CUDA, and torch to run on it, in .venv-torch
 	.ci/simcuda.sh .venv-torch requirements/torch.txt
@@ -117,13 +125,15 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
-	$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
-		requirements/torch.in --output-file requirements/torch.txt
+	@for name in torch torch-oldest; do \
+		$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
+			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
+	done
 	cargo update
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-torch dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:

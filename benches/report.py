@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import date
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+
+TORCH = Path(".venv-torch")
+"""The virtual environment of `make simcuda`."""
 
 TEXT = """# Benchmarks
 
@@ -43,6 +47,15 @@ RMM's random_allocations: sizes at random up to the given one, freed in random o
 
 {random}
 
+## A data loader
+
+1,000 batches of 0.25 to 4.25 MiB from 8 workers to the device through pinned memory, with copies that are seen to be
+done three batches late (`flagstone bench dataloader`, torch on the simulated CUDA). Rates are medians of 3 after the
+first 50 batches; pinned bytes are those of the largest of 4 runs, and in use is what batches have or copies still need.
+torch counts the bytes that it rounds up to powers of two as in use.
+
+{loader}
+
 ## A recorded model
 
 What four allocators make of a GPT in training with sequences of varying length (`flagstone demo`), simulated.
@@ -52,12 +65,38 @@ Utilisation is bytes in use at the peak over bytes held from the driver at the p
 """
 
 
-def flagstone(*arguments: str) -> dict[str, Any]:
-    """Run the command line and return its report."""
+def flagstone(*arguments: str, python: Path = Path(sys.executable), **environment: str) -> dict[str, Any]:
+    """Run the command line, with more in its environment, and return its report."""
     print(f"flagstone {' '.join(arguments)}", file=sys.stderr)
-    command = [sys.executable, "-m", "flagstone", *arguments, "--json"]
-    report: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    command = [str(python), "-m", "flagstone", *arguments, "--json"]
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, env={**os.environ, **environment})
+    report: dict[str, Any] = json.loads(ran.stdout)
     return report
+
+
+def loader() -> str:
+    """Return the table of `flagstone bench dataloader`, which needs what `make simcuda` builds."""
+    if not (TORCH / "simcuda").is_dir():
+        return "Not measured: `make simcuda` was not run."
+    environment = {"SIMCUDA_FOLDER": str(TORCH / "simcuda"), "PYTHONPATH": "python"}
+    rows = flagstone("bench", "dataloader", python=TORCH / "bin/python", **environment)["rows"]
+    for row in rows:
+        row["held_mib"] = row["peak_pinned_bytes"] / (1 << 20)
+        row["in_use_mib"] = row["peak_pinned_in_use_bytes"] / (1 << 20)
+    return table(
+        rows,
+        {
+            "case": "way",
+            "batches_per_second": "batches a second",
+            "ratio": "to torch's",
+            "held_mib": "pinned MiB held",
+            "in_use_mib": "in use",
+            "pinned_ratio": "held to in use",
+            "pinned_calls": "calls to pin and unpin",
+            "pinned_calls_when_warm": "after 50 batches",
+            "wrong_batches": "wrong batches",
+        },
+    )
 
 
 def table(rows: list[Row], columns: dict[str, str]) -> str:
@@ -110,6 +149,7 @@ def main() -> int:
         times=round(driver_us / pair_us),
         holes=table(holes["rows"], {"case": "free blocks", "ns_per_pair": "ns a pair", "ratio": "to none"}),
         random=table(random["rows"], {"case": "count/largest", "ns_per_step": "ns a step", "failures": "failures"}),
+        loader=loader(),
         demo=table(
             demo,
             {

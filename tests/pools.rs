@@ -3,10 +3,11 @@
 mod contract;
 
 use contract::Kind;
+use flagstone::Pool;
 use flagstone::config::Source;
-use flagstone::driver::Stream;
 use flagstone::driver::pinned::Pinned;
 use flagstone::driver::sim::{Device, Options, Sim, StreamKind};
+use flagstone::driver::{Driver, Stream};
 
 fn stream(device: &Device) -> Stream {
     device.stream_create(StreamKind::NonBlocking).expect("a stream")
@@ -87,4 +88,37 @@ mod slabs {
 mod pinned {
     use super::*;
     contract!(OnHost);
+}
+
+/// Pinned memory of one NUMA node is given out to threads on that node only, whoever freed it.
+#[test]
+fn pinned_memory_stays_on_its_node() {
+    use std::cell::Cell;
+    thread_local!(static NODE: Cell<usize> = const { Cell::new(0) });
+    let sim = Sim::new(Options {
+        backed: false,
+        ..Options::default()
+    });
+    let pool = Pool::new(
+        Pinned::with_nodes(sim, 1 << 30, || NODE.get()),
+        flagstone::Config::default(),
+    )
+    .expect("a pool");
+    let slab_of = |ptr: u64| {
+        let segments = pool.snapshot().segments;
+        let slab = segments
+            .iter()
+            .find(|slab| (slab.addr..slab.addr + slab.bytes).contains(&ptr));
+        slab.expect("a segment").addr
+    };
+    let on = |node: usize| {
+        NODE.set(node);
+        pool.alloc(3 << 20, pool.driver().home()).expect("memory")
+    };
+    let (first, second) = (on(0), on(1));
+    assert_ne!(slab_of(first), slab_of(second));
+    // Freed on the other node.
+    pool.free(first).expect("freed");
+    assert_eq!(slab_of(on(1)), slab_of(second));
+    assert_eq!(on(0), first);
 }

@@ -33,6 +33,7 @@ __all__ = [
     "PinnedBuffer",
     "PinnedPool",
     "Pool",
+    "Prewarm",
     "SimulatedDevice",
     "Trace",
     "__version__",
@@ -90,6 +91,7 @@ class Buffer(BaseBuffer):
 class PinnedBuffer(BaseBuffer):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    def record(self, stream: _Stream) -> None: ...
 
 @disjoint_base
 class BasePool:
@@ -144,6 +146,15 @@ class PinnedPool(BasePool):
         reserve: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
+    def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
+    def prewarm(self, nbytes: SupportsIndex) -> Prewarm: ...
+    def synchronize(self) -> None: ...
+
+@final
+class Prewarm:
+    @property
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 @final
 class SimulatedDevice:

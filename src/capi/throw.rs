@@ -42,6 +42,8 @@ struct OutOfMemory {
     allocate: New,
     throw: CxaThrow,
     construct: Construct,
+    /// What the object gets as its table of virtual functions, where `construct` is that of its base class.
+    table: Option<*const c_void>,
     type_info: *const c_void,
 }
 
@@ -94,6 +96,21 @@ fn out_of_memory() -> Option<&'static OutOfMemory> {
     const C10: &CStr = c"libc10.so";
     const CONSTRUCT: &CStr =
         c"_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+    const CONSTRUCT_BASE: &CStr =
+        c"_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE";
+    const TYPE_INFO: &CStr = c"_ZTIN3c1016OutOfMemoryErrorE";
+    // Older versions of torch do not export the constructor. It is that of `c10::Error`, which the class adds nothing to but
+    // its own virtual functions, and those are in the library that throws it.
+    let (construct, table, type_info) = match symbol(C10, CONSTRUCT) {
+        Some(construct) => (construct, None, symbol(C10, TYPE_INFO)?),
+        None => {
+            const C10_CUDA: &CStr = c"libc10_cuda.so";
+            let table = symbol(C10_CUDA, c"_ZTVN3c1016OutOfMemoryErrorE")?;
+            // An object points behind the first two entries.
+            let table = table.wrapping_byte_add(2 * size_of::<usize>()).cast_const();
+            (symbol(C10, CONSTRUCT_BASE)?, Some(table), symbol(C10_CUDA, TYPE_INFO)?)
+        }
+    };
     // SAFETY: the symbols have these types by the C++ ABI: `operator new(size_t)`, `__cxa_allocate_exception(size_t)`,
     // `__cxa_throw`, and the constructor of (SourceLocation, std::string), whose string comes by invisible reference.
     let found = unsafe {
@@ -101,8 +118,9 @@ fn out_of_memory() -> Option<&'static OutOfMemory> {
             new: std::mem::transmute::<*mut c_void, New>(symbol(STD, c"_Znwm")?),
             allocate: std::mem::transmute::<*mut c_void, New>(symbol(STD, c"__cxa_allocate_exception")?),
             throw: std::mem::transmute::<*mut c_void, CxaThrow>(symbol(STD, c"__cxa_throw")?),
-            construct: std::mem::transmute::<*mut c_void, Construct>(symbol(C10, CONSTRUCT)?),
-            type_info: symbol(C10, c"_ZTIN3c1016OutOfMemoryErrorE")?,
+            construct: std::mem::transmute::<*mut c_void, Construct>(construct),
+            table,
+            type_info,
         }
     };
     // Not found is not remembered: torch may be imported later.
@@ -171,6 +189,9 @@ impl OutOfMemory {
                 line: line!(),
             };
             (self.construct)(object, location, &raw mut text);
+            if let Some(table) = self.table {
+                object.cast::<*const c_void>().write(table);
+            }
             // The destructor is not exported: it is the first entry of the object's table of virtual functions.
             let table = object.cast::<*const Option<Destructor>>().read();
             Some(Prepared::OutOfMemory {

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod numa;
 pub mod pinned;
 pub mod sim;
 
@@ -92,6 +93,11 @@ pub trait Driver: Send + Sync + 'static {
 
     /// Free and total device memory in bytes, as every process sees it (`cuMemGetInfo`).
     fn memory_info(&self) -> DriverResult<(u64, u64)>;
+
+    /// The stream that memory taken ahead of use belongs to.
+    fn home(&self) -> Stream {
+        Stream::LEGACY
+    }
 
     /// A slab of device memory, at least 512-byte aligned (`cuMemAlloc`).
     fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr>;

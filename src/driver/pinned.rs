@@ -1,17 +1,28 @@
 //! Pinned host memory as a driver's memory: `Pool<Pinned<D>>` cuts and merges host buffers exactly as device memory.
 
+use super::numa::{NODES, current_node};
 use super::{DevicePtr, Driver, DriverError, DriverResult, Event, Handle, Properties, Stream, StreamId};
 use std::time::Duration;
 
-/// The host as a stream: what it did is done. Host code writes a block as soon as it has it, so blocks are allocated on this
-/// stream, and each stream that copies from or to one is recorded as a use; then a block is not given out again while a
-/// copy may still run, on whatever stream.
-pub const HOST: Stream = Stream(usize::MAX);
+/// The host as a stream, one for each NUMA node, counted down from here: what it did is done. Host code writes a block as
+/// soon as it has it, so blocks are allocated on the stream of the thread's node, and each stream that copies from or to one is
+/// recorded as a use; then a block is not given out again while a copy may still run, on whatever stream.
+const HOST: usize = usize::MAX;
 
-/// No stream of a driver has it: those are counted from 1.
-const HOST_ID: StreamId = StreamId(u64::MAX);
+/// The stream of a node.
+const fn host(node: usize) -> Stream {
+    Stream(HOST - node)
+}
+
+/// The identity of a host stream. No stream of a driver has it: those are counted from 1.
+fn host_id(stream: Stream) -> Option<StreamId> {
+    let node = HOST - stream.0;
+    (node < NODES).then(|| StreamId(u64::MAX - node as u64))
+}
 
 /// A driver whose slabs are pinned host memory; streams and events are those of the driver within.
+///
+/// The operating system takes the memory from the node of the thread that has it pinned.
 ///
 /// There is no virtual memory: slabs come from `cuMemHostAlloc` and go back by `cuMemFreeHost`. Freeing pinned memory waits for
 /// the device, as it does in CUDA.
@@ -19,12 +30,18 @@ const HOST_ID: StreamId = StreamId(u64::MAX);
 pub struct Pinned<D> {
     driver: D,
     properties: Properties,
+    node: fn() -> usize,
 }
 
 impl<D: Driver> Pinned<D> {
     /// Pinned memory for copies to and from the driver's device. `capacity` is the most that will be pinned, in bytes;
     /// the operating system may refuse earlier.
     pub fn new(driver: D, capacity: u64) -> Self {
+        Self::with_nodes(driver, capacity, current_node)
+    }
+
+    /// As [`Self::new`], where `node` says on which NUMA node the calling thread runs, below 64.
+    pub fn with_nodes(driver: D, capacity: u64, node: fn() -> usize) -> Self {
         let properties = Properties {
             name: format!("pinned host memory for {}", driver.properties().name),
             total_bytes: capacity,
@@ -32,7 +49,11 @@ impl<D: Driver> Pinned<D> {
             memory_pools: false,
             ..driver.properties().clone()
         };
-        Self { driver, properties }
+        Self {
+            driver,
+            properties,
+            node,
+        }
     }
 
     /// The driver within.
@@ -58,6 +79,10 @@ impl<D: Driver> Driver for Pinned<D> {
     /// The capacity, both ways: what the operating system has left to pin cannot be asked.
     fn memory_info(&self) -> DriverResult<(u64, u64)> {
         Ok((self.properties.total_bytes, self.properties.total_bytes))
+    }
+
+    fn home(&self) -> Stream {
+        host((self.node)())
     }
 
     fn alloc(&self, bytes: u64) -> DriverResult<DevicePtr> {
@@ -97,15 +122,14 @@ impl<D: Driver> Driver for Pinned<D> {
     }
 
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId> {
-        if stream == HOST {
-            Ok(HOST_ID)
-        } else {
-            self.driver.stream_id(stream)
+        match host_id(stream) {
+            Some(id) => Ok(id),
+            None => self.driver.stream_id(stream),
         }
     }
 
     fn is_capturing(&self, stream: Stream) -> DriverResult<bool> {
-        if stream == HOST {
+        if host_id(stream).is_some() {
             Ok(false)
         } else {
             self.driver.is_capturing(stream)
@@ -113,7 +137,7 @@ impl<D: Driver> Driver for Pinned<D> {
     }
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
-        if stream == HOST {
+        if host_id(stream).is_some() {
             self.driver.event_synchronize(event, Duration::MAX).map(drop)
         } else {
             self.driver.stream_wait(stream, event)
@@ -126,8 +150,12 @@ impl<D: Driver> Driver for Pinned<D> {
 
     fn event_record(&self, event: Event, stream: Stream) -> DriverResult<()> {
         // The host has nothing to record: an event of the default stream is done no earlier.
-        self.driver
-            .event_record(event, if stream == HOST { Stream::LEGACY } else { stream })
+        let recorded = if host_id(stream).is_some() {
+            Stream::LEGACY
+        } else {
+            stream
+        };
+        self.driver.event_record(event, recorded)
     }
 
     fn event_query(&self, event: Event) -> DriverResult<bool> {

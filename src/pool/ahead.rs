@@ -2,8 +2,8 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, ArenaKey, StreamKey};
-use crate::driver::{Driver, Stream};
+use crate::arena::{Arena, ArenaKey};
+use crate::driver::Driver;
 use crate::pages::Refusal;
 use crate::size_class;
 
@@ -13,11 +13,12 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
+        let home = self.driver.home();
         let key = ArenaKey {
-            stream: StreamKey::Legacy,
+            stream: self.stream_key(home)?,
             private: None,
         };
-        let arena = self.arena_for(key, Stream::LEGACY)?;
+        let arena = self.arena_for(key, home)?;
         // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
         let mut held = Vec::new();
         let result = self.take_until(arena, bytes, &mut held);

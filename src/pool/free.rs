@@ -6,33 +6,47 @@ use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::Action;
 use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
-use crate::stream::Use;
+use crate::stream::{Pending, Recorded, Use};
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Less than this is not worth waiting for the context, in bytes.
+const UNSEEN_LEAST: u64 = 64 << 20;
+
+/// What may use a block that is freed.
+pub(super) enum Last {
+    /// Its own stream, and the uses that were recorded.
+    Known,
+    /// Those, and what this stream, live now, has been given so far.
+    On(Stream),
+    /// Those, or, where none was recorded, any work of the context.
+    Unknown,
+}
+
 impl<D: Driver> Pool<D> {
-    /// [`Pool::free`] for what is not a hit; `size` is what the caller thinks it is, `also` a stream whose work so far uses
-    /// the block too.
+    /// [`Pool::free`] for what is not a hit; `size` is what the caller thinks it is, `last` what may use the block beside its
+    /// own stream and the uses that were recorded.
     #[cold]
     #[inline(never)]
-    pub(super) fn free_slow(&self, addr: DevicePtr, size: Option<u64>, also: Option<Stream>) -> Result<()> {
+    pub(super) fn free_slow(&self, addr: DevicePtr, size: Option<u64>, last: Last) -> Result<()> {
         if forked() {
             return Err(Error::Forked);
         }
         let block = self.live(addr)?;
-        let also = match also {
-            Some(stream) => self.foreign_use(block, stream, true)?,
-            None => None,
+        let also = match last {
+            Last::On(stream) => self.foreign_use(block, stream, true)?,
+            Last::Known | Last::Unknown => None,
         };
         let used = block.change(State::Used, State::Pending);
-        let unused = if also.is_some() { State::Pending } else { State::Cached };
+        let waits = also.is_some() || matches!(last, Last::Unknown);
+        let unused = if waits { State::Pending } else { State::Cached };
         if !used && !block.change(State::Live, unused) && !block.change(State::Recorded, unused) {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
         self.core.compare(block.requested.load(Relaxed), size);
         self.core.count_free(block);
-        if !used && also.is_none() {
+        if !used && !waits {
             self.note(Action::Free, block);
             self.put_away(block);
             return Ok(());
@@ -40,7 +54,11 @@ impl<D: Driver> Pool<D> {
         let mut uses = if used { self.uses.take(block) } else { Vec::new() };
         if let Some(also) = also {
             self.note_use(block, also.stream);
-            uses.retain(|known| known.key != also.key);
+            // What is recorded now covers what was recorded before.
+            let covered = uses.extract_if(.., |known| known.key == also.key);
+            for recorded in covered.filter_map(|known| known.recorded) {
+                lock(&self.pending).put_back(recorded.event);
+            }
             uses.push(also);
         }
         self.note(Action::FreeWaiting, block);
@@ -93,6 +111,7 @@ impl<D: Driver> Pool<D> {
             key,
             stream,
             usable: now || self.is_durable(key),
+            recorded: None,
         }))
     }
 
@@ -100,40 +119,76 @@ impl<D: Driver> Pool<D> {
     pub(super) fn add_use(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
         let block = self.live(addr)?;
         if let Some(new) = self.foreign_use(block, stream, false)? {
-            self.uses.add(block, new);
+            self.add_to_uses(block, new);
             self.note_use(block, stream);
         }
         Ok(())
     }
 
-    /// Records an event for each use, now, and lets the block wait for them. One without an event (the handle may be
-    /// dead, the stream is capturing, the driver failed) puts the block aside until the context was synchronised.
+    /// [`Pool::record_work`].
+    pub(super) fn add_use_so_far(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
+        let block = self.live(addr)?;
+        if let Some(mut new) = self.foreign_use(block, stream, true)? {
+            new.recorded = self.record_use(&mut lock(&self.pending), &new);
+            // The handle is live in this call only.
+            new.usable = false;
+            self.add_to_uses(block, new);
+            self.note_use(block, stream);
+        }
+        Ok(())
+    }
+
+    /// Synchronises the context if as much waits for that as is in use otherwise, 64 MiB at least; before an allocation, so
+    /// that the pool need not grow for what nobody uses any more. Where a capture is under way nothing is done.
+    pub(crate) fn settle_unseen(&self) {
+        let unseen = self.unseen_bytes();
+        if unseen >= UNSEEN_LEAST && unseen >= self.pages.reserved() / 2 {
+            // What cannot be waited for now is waited for later.
+            let _ = self.quiesce();
+        }
+    }
+
+    fn add_to_uses(&self, block: &Block, new: Use) {
+        if let Some(event) = self.uses.add(block, new) {
+            lock(&self.pending).put_back(event);
+        }
+    }
+
+    /// The event of a use: the one that it has, or one recorded now. `None` where none can be recorded: the handle may be
+    /// dead, the stream is capturing, or the driver failed.
+    fn record_use(&self, pending: &mut Pending, used: &Use) -> Option<Recorded> {
+        if used.recorded.is_some() {
+            return used.recorded;
+        }
+        // Asked of the legacy stream too: while a blocking stream captures, an event on it would end that capture,
+        // and the answer is an error, which does not.
+        if !used.usable || self.driver.is_capturing(used.stream) != Ok(false) {
+            return None;
+        }
+        let recorded = pending.record(&self.driver, used.stream).ok()?;
+        count(&self.core.events.recorded);
+        Some(recorded)
+    }
+
+    /// Lets the block wait for the events of its uses. Without one of them, or without any, it is put aside until the context
+    /// was synchronised.
     fn wait_for(&self, block: &Block, uses: &[Use]) {
         self.core.totals.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
-        let mut events = Vec::with_capacity(uses.len());
-        for used in uses {
-            // Asked of the legacy stream too: while a blocking stream captures, an event on it would end that capture,
-            // and the answer is an error, which does not.
-            let capturing = |stream: Stream| self.driver.is_capturing(stream) != Ok(false);
-            let event = (used.usable && !capturing(used.stream)).then(|| pending.event(&self.driver));
-            match event {
-                Some(Ok(event)) if self.driver.event_record(event, used.stream).is_ok() => {
-                    count(&self.core.events.recorded);
-                    events.push((used.key, event));
-                }
-                other => {
-                    if let Some(Ok(event)) = other {
-                        pending.put_back(event);
-                    }
-                    // The events so far are spare again: synchronising covers them.
-                    events.drain(..).for_each(|(_, event)| pending.put_back(event));
-                    pending.add_aside(block.index());
-                    return;
-                }
-            }
+        let events: Vec<_> = uses
+            .iter()
+            .map_while(|used| Some((used.key, self.record_use(&mut pending, used)?)))
+            .collect();
+        if events.len() == uses.len() && !uses.is_empty() {
+            pending.add(block.index(), &events);
+            return;
         }
-        pending.add(block.index(), &events);
+        // Synchronising covers the events too. Those after the missing one were not looked at.
+        let later = uses.iter().skip(events.len()).filter_map(|used| used.recorded);
+        for recorded in events.into_iter().map(|(_, recorded)| recorded).chain(later) {
+            pending.put_back(recorded.event);
+        }
+        pending.add_aside(block.index(), block.bytes());
     }
 }

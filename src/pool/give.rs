@@ -20,7 +20,7 @@ impl<D: Driver> Pool<D> {
         if parts.is_empty() {
             return Ok(0);
         }
-        if let Err(error) = self.synchronize() {
+        if let Err(error) = self.synchronize_context() {
             for (arena, kind, part) in parts {
                 arena
                     .lock(&self.core.metadata)
@@ -172,6 +172,8 @@ impl<D: Driver> Pool<D> {
             self.give_addresses();
         }
         let mut pending = lock(&self.pending);
+        let unneeded = self.uses.take_events();
+        unneeded.into_iter().for_each(|event| pending.put_back(event));
         for arena in self.core.arenas.iter() {
             let events = std::mem::take(&mut lock(&arena.gate).events);
             events.into_iter().for_each(|(_, event)| pending.put_back(event));

@@ -51,6 +51,7 @@ pub(crate) use core::Core;
 #[cfg(feature = "python")]
 pub(crate) use core::Hit;
 use core::forked;
+use free::Last;
 use private::Routes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicUsize;
@@ -158,7 +159,7 @@ impl<D: Driver> Pool<D> {
         if self.core.free_hit(addr, None) {
             Ok(())
         } else {
-            self.free_slow(addr, None, None)
+            self.free_slow(addr, None, Last::Known)
         }
     }
 
@@ -167,7 +168,16 @@ impl<D: Driver> Pool<D> {
     /// # Errors
     /// As [`Self::free`], and [`Error::InvalidStream`], which changes nothing.
     pub fn free_on(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        self.free_slow(addr, None, Some(stream))
+        self.free_slow(addr, None, Last::On(stream))
+    }
+
+    /// As [`Self::free`], for a block whose address went where uses are not recorded. With no use recorded any work of the
+    /// context may use it: it is given out again only after the context was synchronised.
+    ///
+    /// # Errors
+    /// As [`Self::free`].
+    pub fn free_unseen(&self, addr: DevicePtr) -> Result<()> {
+        self.free_slow(addr, None, Last::Unknown)
     }
 
     /// As [`Self::free`], for callers that pass a size: a wrong one is counted, and the block freed by its own.
@@ -179,7 +189,7 @@ impl<D: Driver> Pool<D> {
         if self.core.free_hit(addr, Some(bytes)) {
             Ok(())
         } else {
-            self.free_slow(addr, Some(bytes), None)
+            self.free_slow(addr, Some(bytes), Last::Known)
         }
     }
 
@@ -190,6 +200,28 @@ impl<D: Driver> Pool<D> {
     /// [`Error::UnknownPointer`] or [`Error::DoubleFree`] for what is not a live block, [`Error::InvalidStream`].
     pub fn record_stream(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
         self.add_use(addr, stream)
+    }
+
+    /// Says that what `stream`, live now, has been given so far uses a block of another stream. The block waits for that
+    /// alone, not for what the stream is given later; the handle is not used after this call.
+    ///
+    /// # Errors
+    /// As [`Self::record_stream`].
+    pub fn record_work(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
+        self.add_use_so_far(addr, stream)
+    }
+
+    /// Waits for all work of the context. Every block that waited, for events or for this, is ready then.
+    ///
+    /// # Errors
+    /// [`Error::Forked`]; [`Error::Driver`] when the device could not be waited for, as while a stream is capturing.
+    pub fn synchronize(&self) -> Result<()> {
+        self.quiesce().map(|_| ())
+    }
+
+    /// The bytes of blocks that wait until the context is synchronised, as nobody knows what uses them.
+    pub fn unseen_bytes(&self) -> u64 {
+        lock(&self.pending).aside_bytes()
     }
 
     /// Promises that the handle of this stream, live now, is never destroyed while the pool lives. Then events can be
@@ -221,6 +253,11 @@ impl<D: Driver> Pool<D> {
     /// [`Error::OutOfMemory`] when the limit or the device does not allow it, [`Error::Driver`], [`Error::Forked`].
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         self.reserve_ahead(bytes)
+    }
+
+    /// Bytes held from the driver.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.pages.reserved()
     }
 
     /// The most that the pool may hold, in bytes; `None` for no limit but the device.

@@ -220,7 +220,7 @@ impl<D: Driver> Pool<D> {
             Some(event) => event,
             None => lock(&self.pending).event(&self.driver).ok()?,
         };
-        // Asked of the legacy stream too: see `wait_for`.
+        // Asked of the legacy stream too: see `record_use`.
         if self.driver.is_capturing(stream) != Ok(false) {
             lock(&self.pending).put_back(event);
             return None;

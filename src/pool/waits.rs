@@ -1,5 +1,6 @@
 //! Waiting for other streams: blocks that are freed and still in use. Every wait of the host has a bound, the setting `wait`.
 
+use super::core::forked;
 use super::pressure::Request;
 use super::steps::Outcome;
 use super::{Pool, Result};
@@ -68,7 +69,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Waits for the whole context, unless that would end a capture, also one of another thread.
-    pub(super) fn synchronize(&self) -> DriverResult<()> {
+    pub(super) fn synchronize_context(&self) -> DriverResult<()> {
         let call = "cuCtxSynchronize";
         if self.may_capture() {
             return Err(DriverError {
@@ -89,8 +90,11 @@ impl<D: Driver> Pool<D> {
 
     /// Waits for the whole context, and takes everything that waited for streams. Returns the bytes.
     pub(super) fn quiesce(&self) -> Result<u64> {
+        if forked() {
+            return Err(Error::Forked);
+        }
         let waiting = lock(&self.pending).take();
-        if let Err(error) = self.synchronize() {
+        if let Err(error) = self.synchronize_context() {
             lock(&self.pending).restore(waiting);
             return Err(error.into());
         }

@@ -3,7 +3,7 @@
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::{PyErr, PyResult, Python};
@@ -11,7 +11,7 @@ use pyo3::{PyErr, PyResult, Python};
 use super::errors;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::Error;
-use crate::registry::AnyPool;
+use crate::registry::{AnyPool, Memory};
 
 /// The state of a block that was freed; any smaller number counts its exports.
 const FREED: usize = usize::MAX;
@@ -60,17 +60,20 @@ pub struct Block {
     pub nbytes: u64,
     pub stream: Stream,
     state: AtomicUsize,
+    /// Whether the address of pinned memory went where uses are not recorded.
+    handed_out: AtomicBool,
 }
 
 impl Block {
-    pub fn alloc(pool: PoolRef, nbytes: u64, stream: Stream) -> Result<Self, Error> {
-        let ptr = pool.alloc(nbytes, stream)?;
+    pub fn alloc(pool: PoolRef, nbytes: u64, stream: Option<Stream>) -> Result<Self, Error> {
+        let ptr = pool.alloc_on(nbytes, stream)?;
         Ok(Self {
             pool,
             ptr,
             nbytes,
-            stream,
+            stream: stream.unwrap_or(Stream::LEGACY),
             state: AtomicUsize::new(0),
+            handed_out: AtomicBool::new(false),
         })
     }
 
@@ -94,12 +97,30 @@ impl Block {
                 )));
             }
         }
-        let freed = py.detach(|| free(&self.pool, self.ptr, stream));
+        let freed = py.detach(|| free(&self.pool, self.ptr, self.last_use(stream)));
         freed.map_err(|error| {
             // The pool kept the block, so it is still ours to free. Release: pairs with the exchange above.
             self.state.store(0, Ordering::Release);
             PyErr::from(error)
         })
+    }
+
+    /// Notes that the address is handed out. What copies from or to pinned memory then is seen only if it is recorded; device
+    /// memory has a stream of its own.
+    pub fn hand_out(&self) {
+        if self.pool.memory() == Memory::Pinned {
+            // Relaxed: the free that has to know comes after this by means that order it, as the memory is in use here.
+            self.handed_out.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn last_use(&self, stream: Option<Stream>) -> LastUse {
+        match stream {
+            Some(stream) => LastUse::On(stream),
+            // Relaxed: as in `hand_out`.
+            None if self.handed_out.load(Ordering::Relaxed) => LastUse::Unseen,
+            None => LastUse::Recorded,
+        }
     }
 
     /// Lets `stream` use the memory: its later work waits for the block's own stream, and the block's reuse for it.
@@ -135,7 +156,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         if *self.state.get_mut() != FREED {
             // Nobody is left to be told; the pool counts a failed free in its statistics.
-            let _ = self.pool.free(self.ptr, None);
+            let _ = free(&self.pool, self.ptr, self.last_use(None));
         }
     }
 }
@@ -156,9 +177,24 @@ impl Drop for Export {
     }
 }
 
+/// What the pool has to wait for before it gives a block out again.
+pub enum LastUse {
+    /// The uses that were recorded.
+    Recorded,
+    /// Those, and the work of this stream.
+    On(Stream),
+    /// Those; where there are none, all work of the context.
+    Unseen,
+}
+
 /// Frees a block. In a forked child, where the driver does not work, that does nothing: the memory is the parent's.
-pub fn free(pool: &AnyPool, ptr: DevicePtr, stream: Option<Stream>) -> Result<(), Error> {
-    match pool.free(ptr, stream) {
+pub fn free(pool: &AnyPool, ptr: DevicePtr, last: LastUse) -> Result<(), Error> {
+    let freed = match last {
+        LastUse::Recorded => pool.free(ptr, None),
+        LastUse::On(stream) => pool.free(ptr, Some(stream)),
+        LastUse::Unseen => pool.free_unseen(ptr),
+    };
+    match freed {
         Err(Error::Forked) => Ok(()),
         freed => freed,
     }

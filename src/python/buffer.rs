@@ -46,7 +46,9 @@ impl BaseBuffer {
     /// The address. `InvalidPointerError` after `free`.
     #[getter]
     fn ptr(&self, py: Python<'_>) -> PyResult<u64> {
-        self.live_address(py)
+        let block = self.live(py)?;
+        block.hand_out();
+        Ok(block.ptr)
     }
 
     /// The size that was asked for, in bytes.
@@ -95,7 +97,7 @@ impl BaseBuffer {
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (self.kind as i32, self.device())
+        (self.kind as i32, self.kind.ordinal(self.device()))
     }
 
     /// A `DLPack` capsule over the memory, as one-dimensional unsigned bytes.
@@ -128,8 +130,9 @@ impl BaseBuffer {
         match (self.kind, consumer_stream(stream)?) {
             (DeviceType::Cuda, Some(consumer)) => block.share_with(py, consumer)?,
             // Host code waits by itself.
-            (DeviceType::CudaHost, _) | (DeviceType::Cuda, None) => {}
+            (DeviceType::Cpu, _) | (DeviceType::Cuda, None) => {}
         }
+        block.hand_out();
         dlpack::capsule(py, block, self.kind, max_version.is_some_and(|(major, _)| major >= 1))
     }
 
@@ -201,7 +204,7 @@ impl PinnedBuffer {
     pub fn build(py: Python<'_>, block: Block) -> PyResult<Py<Self>> {
         Py::new(
             py,
-            PyClassInitializer::from(BaseBuffer::new(block, DeviceType::CudaHost)).add_subclass(Self),
+            PyClassInitializer::from(BaseBuffer::new(block, DeviceType::Cpu)).add_subclass(Self),
         )
     }
 }
@@ -211,7 +214,19 @@ impl PinnedBuffer {
     /// `NumPy`'s array interface, version 3: one dimension of unsigned bytes.
     #[getter]
     fn __array_interface__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
-        array_interface(slf.py(), slf.as_super().get().live(slf.py())?)
+        let block = slf.as_super().get().live(slf.py())?;
+        block.hand_out();
+        array_interface(slf.py(), block)
+    }
+
+    /// Says that what `stream` has been given so far copies from or to the memory: after its free it is not given out again
+    /// before that is done. Call it after each asynchronous copy; the stream's handle is used in this call only.
+    ///
+    /// Memory whose address was handed out (`ptr`, NumPy's interface, `DLPack`) and that is freed with no use recorded and no
+    /// stream named waits until the pool has synchronised the context.
+    fn record(slf: &Bound<'_, Self>, stream: StreamArg) -> PyResult<()> {
+        let block = slf.as_super().get().live(slf.py())?;
+        Ok(slf.py().detach(|| block.pool.record_work(block.ptr, stream.0))?)
     }
 }
 

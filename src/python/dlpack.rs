@@ -22,10 +22,20 @@ const UNSIGNED_INTEGER: u8 = 1;
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum DeviceType {
+    /// Host memory, pinned here. `DLPack` has a name for pinned memory, which torch does not take.
+    Cpu = 1,
     /// Memory of a CUDA device.
     Cuda = 2,
-    /// Pinned host memory.
-    CudaHost = 3,
+}
+
+impl DeviceType {
+    /// The device's number among those of its kind, for memory that belongs to a CUDA device.
+    pub fn ordinal(self, cuda: i32) -> i32 {
+        match self {
+            Self::Cpu => 0,
+            Self::Cuda => cuda,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -166,7 +176,7 @@ fn build<M: Layout>(py: Python<'_>, hold: Export, kind: DeviceType) -> PyResult<
         },
         device: Device {
             kind,
-            ordinal: block.pool.device(),
+            ordinal: kind.ordinal(block.pool.device()),
         },
         ndim: 1,
         dtype: DataType {

@@ -13,6 +13,7 @@ mod errors;
 mod history;
 mod info;
 mod pool;
+mod prewarm;
 mod process;
 mod replay;
 mod settings;
@@ -33,6 +34,8 @@ mod _core {
     use super::info::{build_info, cuda_device_count, devices};
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
+    #[pymodule_export]
+    use super::prewarm::Prewarm;
     #[pymodule_export]
     use super::process::{c_functions, configure, find_process_pool, last_error, process_pool, torch_error};
     #[pymodule_export]

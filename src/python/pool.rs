@@ -6,8 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::args::{Address, Amount, Device, Pointer, Size, StreamArg};
-use super::block::{Block, Detached, PoolRef};
+use super::block::{Block, Detached, LastUse, PoolRef};
 use super::buffer::{Buffer, PinnedBuffer};
+use super::prewarm::Prewarm;
 use super::settings::Settings;
 use super::{block, errors, history, stats};
 use crate::error::Error;
@@ -58,8 +59,9 @@ impl BasePool {
         &self.pool
     }
 
-    fn block(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<Block> {
-        Ok(py.detach(|| Block::alloc(self.pool.clone(), nbytes.0, stream.0))?)
+    fn block(&self, py: Python<'_>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<Block> {
+        let stream = stream.map(|stream| stream.0);
+        Ok(py.detach(|| Block::alloc(self.pool.clone(), nbytes.0, stream))?)
     }
 }
 
@@ -89,15 +91,20 @@ impl BasePool {
     }
 
     /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`.
-    #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
-    fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: StreamArg) -> PyResult<u64> {
-        Ok(py.detach(|| self.pool.alloc(nbytes.0, stream.0))?)
+    #[pyo3(signature = (nbytes, stream = None))]
+    fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<u64> {
+        Ok(py.detach(|| self.pool.alloc_on(nbytes.0, stream.map(|stream| stream.0)))?)
     }
 
     /// Frees what `alloc_raw` returned, ordered on its own stream and, if given, on `stream` too.
     #[pyo3(signature = (ptr, stream = None))]
     fn free_raw(&self, py: Python<'_>, ptr: Address, stream: Option<StreamArg>) -> PyResult<()> {
-        Ok(py.detach(|| block::free(self.pool(), ptr.0, stream.map(|stream| stream.0)))?)
+        let last = match (stream, self.pool.memory()) {
+            (Some(stream), _) => LastUse::On(stream.0),
+            (None, Memory::Device) => LastUse::Recorded,
+            (None, Memory::Pinned) => LastUse::Unseen,
+        };
+        Ok(py.detach(|| block::free(self.pool(), ptr.0, last))?)
     }
 
     /// Says that the block is also used on `stream`: after its free it is not given out again before that use is done.
@@ -239,14 +246,16 @@ impl Pool {
     /// (torch) or `ptr` (CuPy). 0 bytes give a buffer of its own.
     #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
     fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<Buffer>> {
-        Buffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)
+        Buffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, Some(stream))?)
     }
 }
 
 /// A pool of pinned host memory, which device and host both reach.
 ///
-/// The arguments are those of `Pool`; fractions are of the host's memory. A block is not given out again while a stream
-/// that was named for it may still copy: name each with `alloc`, `record_stream` or `free`.
+/// The arguments are those of `Pool`; fractions are of the host's memory. A buffer is not given out again before the copies
+/// that were recorded for it are done: `PinnedBuffer.record` after a copy, or a stream named to `alloc` or `free`. One whose
+/// address was handed out and for which none was recorded waits until the pool synchronises the context, which it does when
+/// memory is short or that would get half of it back, 64 MiB at least.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct PinnedPool;
 
@@ -282,10 +291,28 @@ impl PinnedPool {
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
 
-    /// Allocates `nbytes` of pinned memory, to be copied from or to on `stream`: None for the legacy default stream, a
-    /// handle, or an object of another library.
-    #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
-    fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<PinnedBuffer>> {
+    /// Allocates `nbytes` of pinned memory. Where `stream` is given, a handle or an object of another library, it is taken to
+    /// copy from or to it until it is freed, as by `record_stream`.
+    #[pyo3(signature = (nbytes, stream = None))]
+    fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<Py<PinnedBuffer>> {
         PinnedBuffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)
+    }
+
+    /// As `PinnedBuffer.record`, for a buffer or an address that `alloc_raw` returned.
+    fn record(slf: &Bound<'_, Self>, block: Pointer, stream: StreamArg) -> PyResult<()> {
+        let pool = slf.as_super().get().pool();
+        Ok(slf.py().detach(|| pool.record_work(block.0, stream.0))?)
+    }
+
+    /// Takes memory from the driver in a thread of its own until the pool holds at least `nbytes`, and returns at once. What
+    /// is there already can be used meanwhile.
+    fn prewarm(slf: &Bound<'_, Self>, nbytes: Size) -> PyResult<Prewarm> {
+        Prewarm::start(slf.as_super().get().pool().clone(), nbytes.0)
+    }
+
+    /// Waits for all work of the device. What waited for copies, or for this, can be given out again then.
+    fn synchronize(slf: &Bound<'_, Self>) -> PyResult<()> {
+        let pool = slf.as_super().get().pool();
+        Ok(slf.py().detach(|| pool.synchronize())?)
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use crate::config::Config;
 #[cfg(feature = "cuda")]
 use crate::driver::cuda::Cuda;
-use crate::driver::pinned::{self, Pinned};
+use crate::driver::pinned::Pinned;
 use crate::driver::sim::{Options as SimOptions, Sim};
 use crate::driver::{DevicePtr, Driver, Properties, Stream};
 #[cfg(not(feature = "cuda"))]
@@ -215,7 +215,7 @@ impl AnyPool {
         each!(self, pool => pool.driver().properties().total_bytes)
     }
 
-    /// See [`Pool::alloc`]. Pinned memory belongs to the host, and `stream` is recorded as its first use.
+    /// See [`Pool::alloc`]. Pinned memory belongs to the host, and `stream` is recorded as a use.
     ///
     /// # Errors
     /// As [`Pool::alloc`].
@@ -226,8 +226,22 @@ impl AnyPool {
             Self::Cuda(pool) => pool.alloc(bytes, stream),
             Self::Sim(pool) => pool.alloc(bytes, stream),
             #[cfg(feature = "cuda")]
+            Self::PinnedCuda(pool) => alloc_pinned(pool, bytes, Some(stream)),
+            Self::PinnedSim(pool) => alloc_pinned(pool, bytes, Some(stream)),
+        }
+    }
+
+    /// As [`Self::alloc`], where a stream may be named: device memory is the legacy default stream's otherwise, and pinned
+    /// memory has no recorded use.
+    ///
+    /// # Errors
+    /// As [`Pool::alloc`].
+    pub fn alloc_on(&self, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
+        match self {
+            #[cfg(feature = "cuda")]
             Self::PinnedCuda(pool) => alloc_pinned(pool, bytes, stream),
             Self::PinnedSim(pool) => alloc_pinned(pool, bytes, stream),
+            device => device.alloc(bytes, stream.unwrap_or(Stream::LEGACY)),
         }
     }
 
@@ -283,6 +297,36 @@ impl AnyPool {
     /// As [`Pool::record_stream`].
     pub fn record_stream(&self, ptr: DevicePtr, stream: Stream) -> Result<()> {
         each!(self, pool => pool.record_stream(ptr, stream))
+    }
+
+    /// See [`Pool::record_work`].
+    ///
+    /// # Errors
+    /// As [`Pool::record_work`].
+    pub fn record_work(&self, ptr: DevicePtr, stream: Stream) -> Result<()> {
+        each!(self, pool => pool.record_work(ptr, stream))
+    }
+
+    /// See [`Pool::free_unseen`].
+    ///
+    /// # Errors
+    /// As [`Pool::free_unseen`].
+    pub fn free_unseen(&self, ptr: DevicePtr) -> Result<()> {
+        each!(self, pool => pool.free_unseen(ptr))
+    }
+
+    /// See [`Pool::synchronize`].
+    ///
+    /// # Errors
+    /// As [`Pool::synchronize`].
+    pub fn synchronize(&self) -> Result<()> {
+        each!(self, pool => pool.synchronize())
+    }
+
+    /// See [`Pool::reserved_bytes`].
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        each!(self, pool => pool.reserved_bytes())
     }
 
     /// See [`Pool::trim`].
@@ -377,8 +421,10 @@ impl AnyPool {
     }
 }
 
-fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-    let ptr = pool.alloc(bytes, pinned::HOST)?;
+fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
+    pool.settle_unseen();
+    let ptr = pool.alloc(bytes, pool.driver().home())?;
+    let Some(stream) = stream else { return Ok(ptr) };
     match pool.record_stream(ptr, stream) {
         Ok(()) => Ok(ptr),
         Err(error) => {

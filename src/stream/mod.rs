@@ -3,5 +3,5 @@
 mod pending;
 mod uses;
 
-pub(crate) use pending::Pending;
+pub(crate) use pending::{Pending, Recorded};
 pub(crate) use uses::{Use, Uses};

@@ -1,7 +1,8 @@
 //! Freed blocks that wait for events of other streams.
 //!
 //! Each stream has a queue of events in the order in which they were recorded, which is the order in which they complete:
-//! only the front is asked. An unready stream never holds up another one's blocks.
+//! only the front is asked. An unready stream never holds up another one's blocks, nor a later event of a stream an earlier
+//! one's, whichever block was freed first.
 //!
 //! Blocks one of whose uses could get no event (its stream was capturing, or its handle may be dead) are put aside until
 //! the context was synchronised.
@@ -10,10 +11,17 @@ use crate::arena::StreamKey;
 use crate::driver::{Driver, DriverResult, Event, Stream};
 use std::collections::{HashMap, VecDeque};
 
+/// A recorded event, with its place in the order in which the pool recorded them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) event: Event,
+    order: u64,
+}
+
 /// An event that a block waits for.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
-    event: Event,
+    recorded: Recorded,
     block: u32,
 }
 
@@ -24,8 +32,11 @@ pub(crate) struct Pending {
     /// How many events each block still waits for.
     left: HashMap<u32, u32>,
     aside: Vec<u32>,
+    aside_bytes: u64,
     /// Events that may be recorded again.
     spare: Vec<Event>,
+    /// How many events were recorded.
+    recorded: u64,
 }
 
 impl Pending {
@@ -37,22 +48,45 @@ impl Pending {
         }
     }
 
-    /// An event that was not recorded after all.
+    /// Records what the stream has been given so far. Called with the lock held, so that the order is the streams' own.
+    pub(crate) fn record(&mut self, driver: &impl Driver, stream: Stream) -> DriverResult<Recorded> {
+        let event = self.event(driver)?;
+        if let Err(error) = driver.event_record(event, stream) {
+            self.spare.push(event);
+            return Err(error);
+        }
+        self.recorded += 1;
+        Ok(Recorded {
+            event,
+            order: self.recorded,
+        })
+    }
+
+    /// An event that nothing waits for.
     pub(crate) fn put_back(&mut self, event: Event) {
         self.spare.push(event);
     }
 
     /// Adds a block with the events that were recorded for it on each stream.
-    pub(crate) fn add(&mut self, block: u32, events: &[(StreamKey, Event)]) {
+    pub(crate) fn add(&mut self, block: u32, events: &[(StreamKey, Recorded)]) {
         self.left.insert(block, events.len() as u32);
-        for &(key, event) in events {
-            self.queues.entry(key).or_default().push_back(Waiting { event, block });
+        for &(key, recorded) in events {
+            let queue = self.queues.entry(key).or_default();
+            // Nearly always the end: blocks are mostly freed in the order of their last uses.
+            let place = queue.partition_point(|waiting| waiting.recorded.order < recorded.order);
+            queue.insert(place, Waiting { recorded, block });
         }
     }
 
-    /// Adds a block that waits for the context.
-    pub(crate) fn add_aside(&mut self, block: u32) {
+    /// Adds a block of so many bytes that waits for the context.
+    pub(crate) fn add_aside(&mut self, block: u32, bytes: u64) {
         self.aside.push(block);
+        self.aside_bytes += bytes;
+    }
+
+    /// The bytes of the blocks that wait for the context.
+    pub(crate) fn aside_bytes(&self) -> u64 {
+        self.aside_bytes
     }
 
     /// How many blocks wait.
@@ -69,7 +103,8 @@ impl Pending {
         let mut result = Ok(());
         let (left, spare) = (&mut self.left, &mut self.spare);
         self.queues.retain(|_, queue| {
-            while let Some(&Waiting { event, block }) = queue.front() {
+            while let Some(&Waiting { recorded, block }) = queue.front() {
+                let event = recorded.event;
                 match driver.event_query(event) {
                     Ok(true) => {}
                     Ok(false) => break,
@@ -100,7 +135,7 @@ impl Pending {
     pub(crate) fn events_of(&self, block: u32) -> Vec<Event> {
         let all = self.queues.values().flatten();
         all.filter(|waiting| waiting.block == block)
-            .map(|waiting| waiting.event)
+            .map(|waiting| waiting.recorded.event)
             .collect()
     }
 
@@ -136,7 +171,7 @@ impl Pending {
         for queue in self.queues.values() {
             // Earlier events of the queue complete before the last.
             if let Some(last) = queue.iter().rfind(|waiting| blocks.contains(&waiting.block)) {
-                driver.stream_wait(stream, last.event)?;
+                driver.stream_wait(stream, last.recorded.event)?;
                 waits += 1;
             }
         }
@@ -149,7 +184,7 @@ impl Pending {
                 let taken = blocks.contains(&waiting.block);
                 if taken {
                     // A wait is for what was recorded when it was made: the event may be recorded again.
-                    spare.push(waiting.event);
+                    spare.push(waiting.recorded.event);
                 }
                 !taken
             });
@@ -160,30 +195,36 @@ impl Pending {
 
     /// Takes everything that waits, for a synchronisation of the context that begins now.
     pub(crate) fn take(&mut self) -> Self {
-        let spare = std::mem::take(&mut self.spare);
+        let (spare, recorded) = (std::mem::take(&mut self.spare), self.recorded);
         let taken = std::mem::take(self);
-        self.spare = spare;
+        (self.spare, self.recorded) = (spare, recorded);
         taken
     }
 
     /// The context was synchronised since `taken` was taken: its blocks are done.
     pub(crate) fn finish(&mut self, taken: Self) -> Vec<u32> {
-        self.spare
-            .extend(taken.queues.into_values().flatten().map(|waiting| waiting.event));
+        self.spare.extend(
+            taken
+                .queues
+                .into_values()
+                .flatten()
+                .map(|waiting| waiting.recorded.event),
+        );
         let mut done: Vec<u32> = taken.left.into_keys().collect();
         done.extend(taken.aside);
         done
     }
 
-    /// The context could not be synchronised: `taken` waits on, before what came meanwhile.
+    /// The context could not be synchronised: `taken` waits on, beside what came meanwhile.
     pub(crate) fn restore(&mut self, taken: Self) {
-        for (key, mut queue) in taken.queues {
-            let newer = self.queues.remove(&key).unwrap_or_default();
-            queue.extend(newer);
-            self.queues.insert(key, queue);
+        for (key, older) in taken.queues {
+            let queue = self.queues.entry(key).or_default();
+            queue.extend(older);
+            queue.make_contiguous().sort_by_key(|waiting| waiting.recorded.order);
         }
         self.left.extend(taken.left);
         self.aside.extend(taken.aside);
+        self.aside_bytes += taken.aside_bytes;
     }
 
     /// Destroys the spare events.

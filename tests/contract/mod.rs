@@ -323,7 +323,7 @@ pub fn reserves_ahead(kind: &impl Kind) {
     pool.reserve(100 * MIB).unwrap();
     let reserved = pool.stats().reserved_bytes;
     assert!(reserved >= 100 * MIB);
-    let block = pool.alloc(90 * MIB, LEGACY).unwrap();
+    let block = pool.alloc(90 * MIB, pool.driver().home()).unwrap();
     assert_eq!(pool.stats().reserved_bytes, reserved);
     pool.free(block).unwrap();
     assert!(matches!(pool.reserve(2 * GIB), Err(Error::OutOfMemory(_))));

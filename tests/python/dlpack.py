@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import POINTER, Structure, c_char_p, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 
-CUDA, CUDA_HOST = 2, 3
+CPU, CUDA = 1, 2
 
 
 class Device(Structure):

@@ -10,42 +10,50 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-LIBRARIES = {
-    "libcublas.so.13": "",
-    "libcublasLt.so.13": "",
-    "libcudnn.so.9": "",
-    "libcufft.so.12": "",
-    "libcufile.so.0": "cuFile",
-    "libcupti.so.13": "",
-    "libcurand.so.10": "curand",
-    "libcusolver.so.12": "",
-    "libcusparse.so.12": "",
-    "libcusparseLt.so.0": "cusparseLt",
-    "libnccl.so.2": "nccl",
-    "libnvrtc.so.13": "",
-    "libnvshmem_host.so.3": "nvshmem",
+PREFIXES = {
+    "cublas": "",
+    "cublasLt": "",
+    "cudnn": "",
+    "cufft": "",
+    "cufile": "cuFile",
+    "cupti": "",
+    "curand": "curand",
+    "cusolver": "",
+    "cusparse": "",
+    "cusparseLt": "cusparseLt",
+    "nccl": "nccl",
+    "nvrtc": "",
+    "nvshmem_host": "nvshmem",
 }
 """The libraries, with what their functions begin with where these carry no version that names the library."""
 
-VERSIONS = {"NVSHMEM": "libnvshmem_host.so.3"}
+VERSIONS = {"NVSHMEM": "nvshmem_host"}
 """Versions of symbols that are not named like their library."""
 
 
 def references(torch: Path) -> dict[str, set[tuple[str, str]]]:
     """Return the symbols of each library that torch refers to, with their versions."""
-    found: dict[str, set[tuple[str, str]]] = {library: set() for library in LIBRARIES}
-    for file in sorted((torch / "lib").glob("*.so")):
-        listed = subprocess.run(["nm", "-D", "--undefined-only", file], capture_output=True, text=True, check=True)
-        for symbol in re.findall(r"^\s*\w (\S+)$", listed.stdout, re.MULTILINE):
-            name, _, version = symbol.partition("@")
-            library = VERSIONS.get(version, version)
-            if not version:
-                named = (known for known, prefix in LIBRARIES.items() if prefix and name.startswith(prefix))
-                library = next(named, "")
-            if library in found:
-                found[library].add((name, version))
+    files = sorted((torch / "lib").glob("*.so"))
+    # As libcublas.so.13, by the name without the version.
+    sonames = {name: soname for soname, name in matches(["readelf", "-d"], files, r"\[(lib(\w+)\.so\.\d+)\]")}
+    found: dict[str, set[tuple[str, str]]] = {sonames[name]: set() for name in PREFIXES if name in sonames}
+    for symbol in matches(["nm", "-D", "--undefined-only"], files, r"^\s*\w (\S+)$"):
+        name, _, version = symbol.partition("@")
+        library = sonames.get(VERSIONS.get(version, ""), version)
+        if not version:
+            named = (known for known, prefix in PREFIXES.items() if prefix and name.startswith(prefix))
+            library = sonames.get(next(named, ""), "")
+        if library in found:
+            found[library].add((name, version))
     return found
+
+
+def matches(command: list[str], files: list[Path], pattern: str) -> list[Any]:
+    """Return what of a command's output about the files matches."""
+    output = subprocess.run([*command, *files], capture_output=True, text=True, check=True).stdout
+    return re.findall(pattern, output, re.MULTILINE)
 
 
 def build(folder: Path) -> None:

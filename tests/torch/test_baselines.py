@@ -37,7 +37,7 @@ def test_native():
     assert simcuda.counts()["cudaMalloc"] > 0
 
 
-@pytest.mark.process(install=False, PYTORCH_ALLOC_CONF="expandable_segments:True")
+@pytest.mark.process(install=False, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
 def test_expandable_segments():
     exercise()
     assert simcuda.counts()["cuMemMap"] > 0
@@ -48,7 +48,7 @@ def test_malloc_async():
     # torch reads which allocator it uses while it is loaded.
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_baselines as t; t.exercise(); "
     check = "assert t.simcuda.counts()['cudaMallocAsync'] > 0; assert t.simcuda.violations() == []"
-    environment = {**simcuda.environment(), "PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync"}
+    environment = {**simcuda.environment(), "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
     ran = subprocess.run(
         [sys.executable, "-c", code + check], env=environment, capture_output=True, text=True, timeout=45
     )

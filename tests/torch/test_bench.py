@@ -1,4 +1,4 @@
-"""`flagstone bench torch`: each allocator is measured where it says it is."""
+"""`flagstone bench torch` and `dataloader`: each allocator is measured where it says it is."""
 
 import json
 import subprocess
@@ -56,3 +56,18 @@ def test_where_the_simulation_is_missing_it_says_how_to_get_it():
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("flagstone: SIMCUDA_FOLDER does not say")
     assert "make simcuda" in ran.stderr
+
+
+def test_the_ways_to_load_are_measured_side_by_side():
+    ran = bench("dataloader", "--backend", "sim", "--quick", "--json")
+    assert ran.returncode == 0, ran.stderr
+    torchs, pinned, prefetcher = json.loads(ran.stdout)["rows"]
+    assert torchs["allocator"] == "torch-native"
+    assert torchs["ratio"] == 1
+    for row in (torchs, pinned, prefetcher):
+        assert row["wrong_batches"] == 0
+        assert row["batches_per_second"] > 0
+        assert 0 < row["peak_pinned_in_use_bytes"] <= row["peak_pinned_bytes"]
+        assert row["pinned_calls"] > 0
+    assert prefetcher["pinned_ratio"] <= 1.15
+    assert prefetcher["pinned_calls_when_warm"] == 0

@@ -6,13 +6,15 @@ import subprocess
 from importlib import metadata
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.process(install=False)
 
 
 def test_every_function_of_the_real_library_is_there():
-    files = metadata.files("nvidia-cuda-runtime") or []
-    library = next(file for file in files if file.name == "libcudart.so.13")
+    major = torch.version.cuda.split(".")[0]
+    files = metadata.files("nvidia-cuda-runtime" if major == "13" else f"nvidia-cuda-runtime-cu{major}") or []
+    library = next(file for file in files if file.name == f"libcudart.so.{major}")
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", library.locate()], capture_output=True, text=True, check=True
     )

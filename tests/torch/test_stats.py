@@ -41,9 +41,9 @@ def test_the_keys_are_torchs_own():
 
     pool = _core.process_pool(0)
     ours = _stats.nested(pool.stats(), pool.stats())
-    assert set(ours) == nested
+    assert set(ours) >= nested, "older versions of torch have fewer"
     torch._C._cuda_memoryStats = lambda device: ours
-    assert set(torch.cuda.memory_stats()) == flat
+    assert set(torch.cuda.memory_stats()) >= flat
 
 
 def test_counts_and_accumulated_totals():
@@ -100,6 +100,7 @@ def test_the_fraction_can_be_asked_for():
     assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.25)
 
 
+@pytest.mark.skipif(not hasattr(torch.accelerator, "memory_allocated"), reason="this version of torch has none of them")
 def test_the_accelerators_functions_agree():
     kept = used(10 * MIB)
     assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 10 * MIB

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
-from flagstone.cli import simulation, torch_bench
+from flagstone.cli import loader_bench, simulation, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
 
@@ -36,9 +36,9 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "name",
-        choices=sorted([*_BENCHES, "torch"]),
+        choices=sorted([*_BENCHES, *_TORCH_BENCHES]),
         help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
-        "torch: pairs and tensors under torch, by allocator",
+        "torch: pairs and tensors under torch, by allocator; dataloader: batches to the device, by pinned memory",
     )
     parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
     parser.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
@@ -49,9 +49,10 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> None:
     """Measure and print."""
     with Progress() as progress:
-        if options.name == "torch":
+        if options.name in _TORCH_BENCHES:
             simulated = simulation.is_wanted(options.backend)
-            rows, backend = torch_bench.rows(options.quick, progress.say, simulated), "sim" if simulated else "cuda"
+            rows = _TORCH_BENCHES[options.name](options.quick, progress.say, simulated)
+            backend = "sim" if simulated else "cuda"
         else:
             _core.configure(options.backend)
             rows = _BENCHES[options.name](options.quick, progress.say)
@@ -179,3 +180,9 @@ _BENCHES: dict[str, Callable[[bool, Say], list[Row]]] = {
     "holes": _holes,
     "rmm-random": _random,
 }
+
+_TORCH_BENCHES: dict[str, Callable[[bool, Say, bool], list[Row]]] = {
+    "dataloader": loader_bench.rows,
+    "torch": torch_bench.rows,
+}
+"""Those in processes with torch: they are told whether these have the simulated CUDA."""

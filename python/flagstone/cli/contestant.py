@@ -19,6 +19,7 @@ import torch
 import flagstone.torch
 from flagstone import _core
 from flagstone.cli import simulation
+from flagstone.cli.loading import load
 from flagstone.cli.torch_replay import replay
 
 _ALLOCATOR = "_ZN3c104cuda20CUDACachingAllocator9allocatorE"
@@ -114,7 +115,13 @@ def counts() -> dict[str, int]:
     return simulation.Device().calls()
 
 
-_ABILITIES: dict[str, Callable[..., Any]] = {"pairs": pairs, "tensors": tensors, "counts": counts, "replay": replay}
+_ABILITIES: dict[str, Callable[..., Any]] = {
+    "pairs": pairs,
+    "tensors": tensors,
+    "counts": counts,
+    "replay": replay,
+    "load": load,
+}
 _APART = ("replay",)
 """What is done in a process of its own, where nothing was allocated before."""
 

@@ -19,7 +19,11 @@ OPTIONS = {
     "torch-plain": "",
     "flagstone": "",
 }
-"""The allocators, each with its `PYTORCH_ALLOC_CONF`. torch-plain is a plug-in of cudaMalloc and cudaFree."""
+"""The allocators, each with its settings. torch-plain is a plug-in of cudaMalloc and cudaFree."""
+
+
+_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The environment variables for the settings: older versions of torch know the second only."""
 
 
 class Contestant:
@@ -41,7 +45,7 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**inherited, **environment, "PYTORCH_ALLOC_CONF": OPTIONS[allocator]},
+            env={**inherited, **environment, **dict.fromkeys(_SETTINGS, OPTIONS[allocator])},
         )
 
     def ask(self, what: str, **arguments: object) -> Any:

@@ -13,9 +13,23 @@ import torch
 from flagstone import _core
 from flagstone.stats import Snapshot, Stats
 from flagstone.torch._mempool import MemPool
+from flagstone.torch._pinned import PinnedTensor, pin_memory, pinned_pool
+from flagstone.torch._prefetch import Prefetcher
 from flagstone.torch._swap import install, is_installed
 
-__all__ = ["MemPool", "install", "is_installed", "memory_snapshot", "memory_stats", "pool", "reset_peak_memory_stats"]
+__all__ = [
+    "MemPool",
+    "PinnedTensor",
+    "Prefetcher",
+    "install",
+    "is_installed",
+    "memory_snapshot",
+    "memory_stats",
+    "pin_memory",
+    "pinned_pool",
+    "pool",
+    "reset_peak_memory_stats",
+]
 
 
 def memory_stats(device: object = None) -> Stats:

@@ -1,11 +1,20 @@
 """The other way in: torch's own allocator stays and takes its segments from flagstone's pools."""
 
+from functools import cache
+
 import torch
 
 from flagstone import _core
 from flagstone._process import configure
 from flagstone.errors import FlagstoneError
 from flagstone.torch._swap import is_installed, need_cuda_build
+
+
+@cache
+def _allocator() -> torch._C._cuda_CUDAAllocator:
+    """The allocator of all pools, for the process's life: older versions of torch hold no reference to it."""
+    functions = _core.c_functions()
+    return torch._C._cuda_customAllocator(functions["alloc"], functions["free"])
 
 
 class MemPool(torch.cuda.MemPool):
@@ -21,8 +30,5 @@ class MemPool(torch.cuda.MemPool):
         if is_installed():
             raise FlagstoneError("flagstone is torch's allocator in this process already: a MemPool has nothing to add")
         configure("cuda", settings)
-        functions = _core.c_functions()
-        # Kept: older versions of torch hold no reference of their own to a pool's allocator.
-        self._allocator = torch._C._cuda_customAllocator(functions["alloc"], functions["free"])
         options = {"use_on_oom": use_on_oom, "no_split": no_split}
-        super().__init__(self._allocator, **{name: value for name, value in options.items() if value})
+        super().__init__(_allocator(), **{name: value for name, value in options.items() if value})

@@ -1,6 +1,6 @@
 //! A simulated `libcuda.so.1`: NVIDIA's driver interface in front of flagstone's simulated device, for tests; and, in the same
-//! file, the runtime of CUDA 13 as torch uses it, and a little of NVML and of cuBLAS. Loaded ahead of torch (`LD_PRELOAD`)
-//! its functions take the place of those of libcudart.so.13 and libcublas.so.13.
+//! file, the runtimes of CUDA 12 and 13 as torch uses them, and a little of NVML and of cuBLAS. Loaded ahead of torch
+//! (`LD_PRELOAD`) its functions take the place of those of libcudart and libcublas.
 //!
 //! | environment variable | what it sets, when the driver starts | default |
 //! |---|---|---|

@@ -14,6 +14,7 @@ that it is one of torch's backends (an entry point of `torch.backends`). No scri
 
 import ctypes
 import functools
+import inspect
 import warnings
 
 import torch
@@ -25,6 +26,7 @@ KEPT = {
     "_local_scalar_dense",
     "_reshape_alias",
     "as_strided",
+    "empty_strided",
     "is_set_to",
     "record_stream",
     "resize_",
@@ -38,18 +40,6 @@ KEPT = {
 
 PRODUCTS = {"addmm", "baddbmm", "bmm", "mm"}
 """Operators that are left to the simulated cuBLAS."""
-
-NEW = {"empty.memory_format", "empty_strided"}
-"""Operators whose memory is stamped."""
-
-
-def stamp(tensor: torch.Tensor) -> torch.Tensor:
-    """Stamp new memory on the current stream."""
-    stream = torch.cuda.current_stream(tensor.device).cuda_stream
-    nbytes = tensor.untyped_storage().nbytes()
-    address = tensor.untyped_storage().data_ptr()
-    _library.cudaMemsetAsync(ctypes.c_void_p(address), STAMP, ctypes.c_size_t(nbytes), ctypes.c_void_p(stream))
-    return tensor
 
 
 def span(tensor: torch.Tensor) -> torch.Tensor:
@@ -78,9 +68,18 @@ def up(host: torch.Tensor, tensor: torch.Tensor) -> None:
         copy(span(tensor), span(host))
 
 
+def empty(like: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a new tensor on the device, stamped on the current stream."""
+    tensor = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=device)
+    storage, stream = tensor.untyped_storage(), torch.cuda.current_stream(device).cuda_stream
+    place, nbytes = ctypes.c_void_p(storage.data_ptr()), ctypes.c_size_t(storage.nbytes())
+    _library.cudaMemsetAsync(place, STAMP, nbytes, ctypes.c_void_p(stream))
+    return tensor
+
+
 def new(host: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a new tensor on the device with what `host` holds."""
-    tensor = torch.empty_strided(host.size(), host.stride(), dtype=host.dtype, device=device)
+    tensor = empty(host, device)
     up(host, tensor)
     return tensor
 
@@ -146,53 +145,47 @@ def compute(name: str, *arguments: object, **options: object) -> object:
 @functools.cache
 def operator(name: str) -> torch._ops.OpOverload:
     """Return an operator by its name."""
-    packet, _, overload = name.removeprefix("aten::").partition(".")
+    packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def kernel(name: str):
-    """Return torch's own CUDA kernel of an operator."""
-    found = torch.library.get_kernel(f"aten::{name}", "CUDA")
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-    return functools.partial(found.call_boxed, keys)
+def copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """Copy as torch does it: by the kernel that all backends without one of their own have."""
+    return torch.ops.aten.copy_.default.redispatch(_OTHER, self, source, non_blocking)
 
 
 def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Copy: contiguous memory, and between the host and the device, as torch does it."""
     plain = self.dtype == source.dtype and self.is_contiguous() and source.is_contiguous()
     if self.device == source.device and not (plain and self.size() == source.size()):
-        return compute("aten::copy_", self, source, non_blocking)
+        return compute("copy_", self, source, non_blocking)
     return copy(self, source, non_blocking)
+
+
+def empty_memory_format(size: list[int], **options: object) -> torch.Tensor:
+    """Allocate memory for the program, stamped."""
+    device = options.pop("device")
+    return empty(torch.empty(size, **{**options, "device": "meta", "pin_memory": False}), device)
 
 
 def install() -> None:
     """Put the kernels in place of torch's."""
     warnings.filterwarnings("ignore", "Warning only once for all operators", UserWarning)
-    for name in torch._C._dispatch_get_all_op_names():
-        space, _, operator = name.partition("::")
-        if space != "aten" or not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"):
-            continue
-        base = operator.partition(".")[0]
-        if base in KEPT | PRODUCTS or operator in NEW:
-            continue
-        if operator not in SPECIAL:
-            _kernels.impl(operator, functools.partial(compute, name), "CUDA", allow_override=True)
-    for operator, function in SPECIAL.items():
-        _kernels.impl(operator, function, "CUDA", allow_override=True)
-    # Attention by its definition: products of matrices and softmax.
+    special = {"copy_": copy_, "empty.memory_format": empty_memory_format}
+    # Versions of torch that do not know the option need none.
+    known = inspect.signature(_kernels.impl).parameters
+    override = {"allow_override": True} if "allow_override" in known else {}
+    names = [name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")]
+    for name in names:
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA")
+        if name in special or (has_kernel and name.partition(".")[0] not in KEPT | PRODUCTS):
+            _kernels.impl(name, special.get(name) or functools.partial(compute, name), "CUDA", **override)
+    # Attention and convolution by their definition: products of matrices.
     for enable in ("flash", "mem_efficient", "cudnn"):
         getattr(torch.backends.cuda, f"enable_{enable}_sdp")(False)
+    torch.backends.cudnn.enabled = False
 
 
-def stamped(name: str):
-    allocate = kernel(name)
-    return lambda *arguments, **options: stamp(allocate(*arguments, **options))
-
-
-copy = kernel("copy_")
+_OTHER = torch._C.DispatchKeySet(torch._C.DispatchKey.XPU)
 _library = ctypes.CDLL("libcuda.so.1")
 _kernels = torch.library.Library("aten", "IMPL")
-SPECIAL = {
-    "copy_": copy_,
-    **{name: stamped(name) for name in NEW},
-}

@@ -40,6 +40,30 @@ impl Graphs {
     }
 }
 
+/// What a stream captures into. A graph under way has no handle here, and no nodes.
+///
+/// # Safety
+/// Each is null or can be written; all but the first may be null.
+unsafe fn write_capture_info(
+    stream: usize,
+    out: *mut u32,
+    id: *mut c_ulonglong,
+    graph: *mut usize,
+    nodes: *mut *const c_void,
+    count: *mut usize,
+) -> CuResult {
+    let (found, capture) = device_of(Stream(stream))?.stream_get_capture_info(Stream(stream))?;
+    // SAFETY: by the contract.
+    unsafe {
+        write(out, status(found))?;
+        let _ = write(id, capture);
+        let _ = write(graph, 0);
+        let _ = write(nodes, null());
+        let _ = write(count, 0);
+    }
+    Ok(())
+}
+
 runtime! {
     fn cudaStreamBeginCapture(stream: usize, capture_mode: u32) {
         device_of(Stream(stream))?.stream_begin_capture(Stream(stream), mode(capture_mode)?)
@@ -62,7 +86,6 @@ runtime! {
         unsafe { write(out, status(found)) }
     }
 
-    /// A graph under way has no handle here, and no nodes.
     fn cudaStreamGetCaptureInfo(
         stream: usize,
         out: *mut u32,
@@ -72,17 +95,24 @@ runtime! {
         edges: *mut *const c_void,
         count: *mut usize,
     ) {
-        let (found, capture) = device_of(Stream(stream))?.stream_get_capture_info(Stream(stream))?;
-        // SAFETY: the caller promises that each is null or can be written; all but the first may be null.
+        // SAFETY: the caller promises that each is null or can be written.
         unsafe {
-            write(out, status(found))?;
-            let _ = write(id, capture);
-            let _ = write(graph, 0);
-            let _ = write(nodes, null());
             let _ = write(edges, null());
-            let _ = write(count, 0);
+            write_capture_info(stream, out, id, graph, nodes, count)
         }
-        Ok(())
+    }
+
+    /// That of CUDA 12: without edges.
+    fn cudaStreamGetCaptureInfo_v2(
+        stream: usize,
+        out: *mut u32,
+        id: *mut c_ulonglong,
+        graph: *mut usize,
+        nodes: *mut *const c_void,
+        count: *mut usize,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe { write_capture_info(stream, out, id, graph, nodes, count) }
     }
 
     fn cudaThreadExchangeStreamCaptureMode(exchanged: *mut u32) {

@@ -10,43 +10,6 @@ use crate::driver_api::{VERSION, attribute, write};
 use crate::peers;
 use crate::state::{self, machine};
 
-/// Bytes of a `cudaDeviceProp` of CUDA 13.
-const PROPERTIES: usize = 1008;
-
-/// The fields of a `cudaDeviceProp` that are not 0: offset, and value as an `int`.
-const FIELDS: &[(usize, c_int)] = &[
-    (304, 65_536),     // regsPerBlock
-    (308, 32),         // warpSize
-    (320, 1024),       // maxThreadsPerBlock
-    (324, 1024),       // maxThreadsDim[0]
-    (328, 1024),       // maxThreadsDim[1]
-    (332, 64),         // maxThreadsDim[2]
-    (336, c_int::MAX), // maxGridSize[0]
-    (340, 65_535),     // maxGridSize[1]
-    (344, 65_535),     // maxGridSize[2]
-    (392, 1),          // canMapHostMemory
-    (560, 1),          // concurrentKernels
-    (584, 3),          // asyncEngineCount
-    (588, 1),          // unifiedAddressing
-    (592, 5120),       // memoryBusWidth
-    (596, 40 << 20),   // l2CacheSize
-    (604, 2048),       // maxThreadsPerMultiProcessor
-    (632, 65_536),     // regsPerMultiprocessor
-    (668, 1),          // cooperativeLaunch
-    (688, 32),         // maxBlocksPerMultiProcessor
-];
-
-/// The fields that are a `size_t`: offset and value.
-const SIZES: &[(usize, usize)] = &[
-    (296, 48 << 10),            // sharedMemPerBlock
-    (312, c_int::MAX as usize), // memPitch
-    (352, 64 << 10),            // totalConstMem
-    (368, 512),                 // textureAlignment
-    (624, 164 << 10),           // sharedMemPerMultiprocessor
-    (672, 163 << 10),           // sharedMemPerBlockOptin
-    (696, 1 << 10),             // reservedSharedMemPerBlock
-];
-
 /// `cudaErrorPeerAccessAlreadyEnabled`
 const PEER_ACCESS_ALREADY_ENABLED: Code = Code(704);
 /// `cudaErrorPeerAccessNotEnabled`
@@ -86,32 +49,6 @@ runtime! {
 
     fn cudaDeviceSynchronize() {
         current_or_first()?.ctx_synchronize()
-    }
-
-    fn cudaGetDeviceProperties(properties: *mut u8, device: c_int) {
-        state::start()?;
-        let own = machine()?.device(device)?.properties();
-        if properties.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        let mut bytes = [0u8; PROPERTIES];
-        let mut set = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        set(0, &own.name.as_bytes()[..own.name.len().min(255)]);
-        set(256, &[device as u8 + 1; 16]); // uuid
-        set(288, &own.total_bytes.to_ne_bytes());
-        for &(at, value) in FIELDS {
-            set(at, &value.to_ne_bytes());
-        }
-        for &(at, value) in SIZES {
-            set(at, &value.to_ne_bytes());
-        }
-        set(360, &attribute(75, device)?.to_ne_bytes()); // major
-        set(364, &attribute(76, device)?.to_ne_bytes()); // minor
-        set(384, &attribute(16, device)?.to_ne_bytes()); // multiProcessorCount
-        set(568, &(device + 1).to_ne_bytes()); // pciBusID
-        // SAFETY: the caller promises room for a `cudaDeviceProp`.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), properties, PROPERTIES) };
-        Ok(())
     }
 
     fn cudaDeviceGetAttribute(value: *mut c_int, number: u32, device: c_int) {

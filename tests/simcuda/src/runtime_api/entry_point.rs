@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString, c_char, c_uint, c_ulonglong, c_void};
 use std::ptr::null_mut;
 
-use flagstone::driver::sim::Code;
+use flagstone::driver::sim::{Code, CuResult};
 
 use super::runtime;
 use crate::calls::missing;
@@ -28,7 +28,39 @@ fn find(name: &CStr) -> *mut c_void {
     null_mut()
 }
 
+/// Gives the function of that name, and whether there is one.
+///
+/// # Safety
+/// `name` is null or a string; the others are null or can be written; the status may be null.
+unsafe fn write_entry_point(name: *const c_char, function: *mut *mut c_void, status: *mut u32) -> CuResult {
+    if name.is_null() {
+        return Err(Code::INVALID_VALUE);
+    }
+    // SAFETY: by the contract.
+    let name = unsafe { CStr::from_ptr(name) };
+    let found = find(name);
+    if found.is_null() {
+        missing(&name.to_string_lossy());
+    }
+    // SAFETY: by the contract.
+    unsafe {
+        let _ = write(status, if found.is_null() { NOT_FOUND } else { 0 });
+        write(function, found)
+    }
+}
+
 runtime! {
+    /// That of CUDA 12.
+    fn cudaGetDriverEntryPoint(
+        name: *const c_char,
+        function: *mut *mut c_void,
+        _flags: c_ulonglong,
+        status: *mut u32,
+    ) {
+        // SAFETY: the caller's promises.
+        unsafe { write_entry_point(name, function, status) }
+    }
+
     fn cudaGetDriverEntryPointByVersion(
         name: *const c_char,
         function: *mut *mut c_void,
@@ -36,19 +68,7 @@ runtime! {
         _flags: c_ulonglong,
         status: *mut u32,
     ) {
-        if name.is_null() {
-            return Err(Code::INVALID_VALUE);
-        }
-        // SAFETY: the caller promises a string.
-        let name = unsafe { CStr::from_ptr(name) };
-        let found = find(name);
-        if found.is_null() {
-            missing(&name.to_string_lossy());
-        }
-        // SAFETY: the caller promises that each is null or can be written; the status may be null.
-        unsafe {
-            let _ = write(status, if found.is_null() { NOT_FOUND } else { 0 });
-            write(function, found)
-        }
+        // SAFETY: the caller's promises.
+        unsafe { write_entry_point(name, function, status) }
     }
 }

@@ -37,7 +37,7 @@ struct LaunchConfig {
     attribute_count: c_uint,
 }
 
-/// `cudaFuncAttributes` of CUDA 13
+/// `cudaFuncAttributes`
 #[repr(C)]
 struct FunctionAttributes {
     shared_bytes: usize,

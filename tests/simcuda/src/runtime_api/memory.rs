@@ -12,14 +12,13 @@ use crate::driver_api::context::current_or_first;
 use crate::driver_api::write;
 use crate::state::machine;
 
-/// `cudaPointerAttributes` of CUDA 13
+/// `cudaPointerAttributes`. That of CUDA 13 has reserved fields after these, which nobody may read.
 #[repr(C)]
 struct PointerAttributes {
     kind: u32,
     device: c_int,
     device_pointer: usize,
     host_pointer: usize,
-    reserved: [i64; 8],
 }
 
 /// `cudaMemoryTypeHost`
@@ -132,7 +131,7 @@ runtime! {
             None => (0, -1, 0, addr),
         };
         let (kind, device, device_pointer, host_pointer) = found;
-        let found = PointerAttributes { kind, device, device_pointer, host_pointer, reserved: [0; 8] };
+        let found = PointerAttributes { kind, device, device_pointer, host_pointer };
         // SAFETY: the caller's promise.
         unsafe { write(attributes, found) }
     }

@@ -1,4 +1,5 @@
-//! The runtime's functions that torch uses, over the same devices as the driver's. The runtime is that of CUDA 13.
+//! The runtime's functions that torch uses, over the same devices as the driver's. The runtime is that of CUDA 13,
+//! and that of CUDA 12: what differs has other names there.
 
 mod capture;
 mod copy;
@@ -10,6 +11,7 @@ mod event;
 mod kernel;
 mod memory;
 mod pool;
+mod properties;
 mod stream;
 mod unsupported;
 

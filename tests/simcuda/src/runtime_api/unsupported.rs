@@ -1,4 +1,4 @@
-//! The other functions of libcudart.so.13. They are counted and return "not supported", so that what is missing shows by
+//! The other functions of libcudart.so.13 and libcudart.so.12. They are counted and return "not supported", so that what is missing shows by
 //! name.
 
 use super::error::remember;
@@ -72,7 +72,6 @@ unsupported! {
     cudaGLUnmapBufferObjectAsync
     cudaGLUnregisterBufferObject
     cudaGetChannelDesc
-    cudaGetDriverEntryPoint
     cudaGetDriverEntryPointByVersion_ptsz
     cudaGetDriverEntryPoint_ptsz
     cudaGetExportTable
@@ -330,4 +329,36 @@ unsupported! {
     cudaVDPAUSetVDPAUDevice
     cudaWaitExternalSemaphoresAsync
     cudaWaitExternalSemaphoresAsync_ptsz
+}
+
+// Those that CUDA 13 no longer has.
+unsupported! {
+    remember;
+    cudaGraphAddDependencies_v2
+    cudaGraphAddNode_v2
+    cudaGraphGetEdges_v2
+    cudaGraphNodeGetDependencies_v2
+    cudaGraphNodeGetDependentNodes_v2
+    cudaGraphRemoveDependencies_v2
+    cudaLaunchCooperativeKernelMultiDevice
+    cudaMemAdvise_v2
+    cudaMemPrefetchAsync_v2
+    cudaMemPrefetchAsync_v2_ptsz
+    cudaSetDoubleForDevice
+    cudaSetDoubleForHost
+    cudaSignalExternalSemaphoresAsync_v2
+    cudaSignalExternalSemaphoresAsync_v2_ptsz
+    cudaStreamGetCaptureInfo_v2_ptsz
+    cudaStreamGetCaptureInfo_v3
+    cudaStreamGetCaptureInfo_v3_ptsz
+    cudaStreamUpdateCaptureDependencies_v2
+    cudaStreamUpdateCaptureDependencies_v2_ptsz
+    cudaThreadExit
+    cudaThreadGetCacheConfig
+    cudaThreadGetLimit
+    cudaThreadSetCacheConfig
+    cudaThreadSetLimit
+    cudaThreadSynchronize
+    cudaWaitExternalSemaphoresAsync_v2
+    cudaWaitExternalSemaphoresAsync_v2_ptsz
 }

@@ -1,0 +1,56 @@
+"""`flagstone bench dataloader`: batches of workers to the device, by torch's pinned memory and by flagstone's."""
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from flagstone.cli.contestants import NATIVE, Contestant
+from flagstone.errors import FlagstoneError
+
+_WORKERS, _BATCHES, _WARM, _ROUNDS = 8, 1000, 50, 3
+_QUICK = (2, 40, 20, 1)
+_WAYS = {
+    "torch": (NATIVE, "DataLoader(pin_memory=True)"),
+    "pin_memory": ("flagstone", "flagstone.torch.pin_memory"),
+    "Prefetcher": ("flagstone", "flagstone.torch.Prefetcher"),
+}
+
+
+def rows(quick: bool, say: Callable[[str], None], simulated: bool) -> list[dict[str, Any]]:
+    """Load by each way in turn, round after round, each time in a process of its own; return a row for each way.
+
+    `batches_per_second` is the median of the rounds, `ratio` the median of the ratios to torch's in the same round.
+    The other figures are the largest of all rounds, and of one more that looks at each byte.
+    """
+    if not simulated:
+        raise FlagstoneError("calls and late copies are those of the simulated CUDA; use --backend sim")
+    workers, count, warm, rounds = _QUICK if quick else (_WORKERS, _BATCHES, _WARM, _ROUNDS)
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in _WAYS}
+    for turn in range(rounds + 1):
+        for way, (allocator, case) in _WAYS.items():
+            say(f"dataloader: {case}, round {turn + 1} of {rounds + 1}")
+            with Contestant(allocator, simulated=simulated) as contestant:
+                arguments = {"way": way, "workers": workers, "count": count, "warm": warm, "checked": turn == rounds}
+                results[way].append(contestant.ask("load", **arguments))
+    return [_row(way, workers, results[way], results["torch"]) for way in _WAYS]
+
+
+def _row(way: str, workers: int, runs: list[dict[str, Any]], torchs: list[dict[str, Any]]) -> dict[str, Any]:
+    rates = [run["batches_per_second"] for run in runs[:-1]]
+    ratios = [rate / run["batches_per_second"] for rate, run in zip(rates, torchs[:-1], strict=True)]
+    allocator, case = _WAYS[way]
+    most = {
+        name: max(run[name] for run in runs)
+        for name in ("peak_pinned_bytes", "peak_pinned_in_use_bytes", "pinned_calls", "pinned_calls_when_warm")
+    }
+    return {
+        "allocator": allocator,
+        "case": case,
+        "threads": workers,
+        "batches_per_second": round(statistics.median(rates), 1),
+        "batches_per_second_rounds": [round(rate, 1) for rate in rates],
+        "ratio": round(statistics.median(ratios), 3),
+        **most,
+        "pinned_ratio": round(max(run["peak_pinned_bytes"] / run["peak_pinned_in_use_bytes"] for run in runs), 3),
+        "wrong_batches": runs[-1]["wrong_batches"],
+    }

@@ -1,0 +1,107 @@
+"""A loop over a data loader in a process of `contestant`: torch's way to the device, or flagstone's."""
+
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from flagstone.cli import simulation
+from flagstone.torch import Prefetcher, pin_memory, pinned_pool
+
+_STEP_NS = 1_000_000
+"""A batch's time on the simulated device's clock."""
+_LAG_NS = 3 * _STEP_NS
+"""How late copies are seen to be done."""
+_CHECKED_AT_ONCE = 8
+_CALLS = ("cudaHostAlloc", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc", "cuMemFreeHost")
+
+
+class _Batches(Dataset[dict[str, torch.Tensor]]):  # type: ignore[misc]
+    """Batches of 0.25 to 4.25 MiB, as different as those of sentences; each byte is the batch's stamp."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        nbytes = (1 << 18) + index * 2_654_435_761 % (1 << 22)
+        data = torch.full((nbytes,), _stamp(index), dtype=torch.uint8)
+        return {"data": data, "labels": torch.full((128,), index), "index": torch.tensor(index)}
+
+
+def _stamp(index: int) -> int:
+    return index % 251
+
+
+def _by_torch(loader: Iterable[Any]) -> Iterator[dict[str, torch.Tensor]]:
+    for batch in loader:
+        yield {name: tensor.to("cuda", non_blocking=True) for name, tensor in batch.items()}
+
+
+def _by_pin_memory(loader: Iterable[Any]) -> Iterator[dict[str, torch.Tensor]]:
+    return _by_torch(pin_memory(batch) for batch in loader)
+
+
+_WAYS: dict[str, Callable[[Iterable[Any]], Iterable[Any]]] = {
+    "torch": _by_torch,
+    "pin_memory": _by_pin_memory,
+    "Prefetcher": Prefetcher,
+}
+
+
+def load(way: str, workers: int, count: int, warm: int, checked: bool) -> dict[str, Any]:
+    """Take `count` batches to the device: "torch" by `DataLoader(pin_memory=True)` and copies that do not block,
+    "pin_memory" and "Prefetcher" by flagstone's. The time is that of the batches after the first `warm`; `checked`
+    looks at each byte.
+    """
+    warnings.filterwarnings("ignore", "This DataLoader will create")
+    loader = DataLoader(_Batches(count), batch_size=None, num_workers=workers, pin_memory=way == "torch")
+    device = simulation.Device()
+    device.set_lag(_LAG_NS)
+    kept: list[torch.Tensor] = []
+    stamps: list[int] = []
+    start, calls, wrong = 0, 0, 0
+    for done, batch in enumerate(_WAYS[way](loader)):
+        if done == warm:
+            start, calls = time.perf_counter_ns(), _pinned_calls(device)
+        if checked:
+            kept.append(batch["data"].clone())
+            stamps.append(_stamp(done))
+            if len(kept) == _CHECKED_AT_ONCE:
+                wrong += sum(bool((data.cpu() != stamp).any()) for data, stamp in zip(kept, stamps, strict=True))
+                kept.clear()
+                stamps.clear()
+        del batch
+        device.set_time(device.now_ns() + _STEP_NS)
+    seconds = (time.perf_counter_ns() - start) / 1e9
+    gc.collect()
+    held, in_use = _torchs_peaks() if way == "torch" else _pools_peaks()
+    return {
+        "batches_per_second": (count - warm) / seconds,
+        "peak_pinned_bytes": held,
+        "peak_pinned_in_use_bytes": in_use,
+        "pinned_calls": _pinned_calls(device),
+        "pinned_calls_when_warm": _pinned_calls(device) - calls,
+        "wrong_batches": wrong,
+    }
+
+
+def _pinned_calls(device: simulation.Device) -> int:
+    counts = device.calls()
+    return sum(counts.get(name, 0) for name in _CALLS)
+
+
+def _torchs_peaks() -> tuple[int, int]:
+    stats = torch.cuda.host_memory_stats()
+    return stats["allocated_bytes.peak"], stats["active_bytes.peak"]
+
+
+def _pools_peaks() -> tuple[int, int]:
+    stats = pinned_pool().stats()
+    return stats.peak_reserved_bytes, stats.peak_active_bytes
