@@ -3,6 +3,7 @@
 
 use crate::bytes;
 use crate::error::ConfigError;
+use std::fmt;
 use std::time::Duration;
 
 /// The environment variable that [`Config::from_env`] reads.
@@ -161,6 +162,40 @@ impl Config {
         Ok(())
     }
 
+    /// The value of a key, as [`Self::set`] takes it; empty for a key that there is not.
+    fn value(&self, key: &str) -> String {
+        let limit = |limit: Option<Limit>| match limit {
+            None => "none".to_owned(),
+            Some(Limit::Bytes(bytes)) => bytes.to_string(),
+            Some(Limit::Fraction(fraction)) => format!("{fraction:?}"),
+        };
+        let seconds =
+            |time: Option<Duration>| time.map_or_else(|| "none".to_owned(), |time| time.as_secs_f64().to_string());
+        match key {
+            "limit" => limit(self.limit),
+            "growth" => self.growth.to_string(),
+            "magazine" => self.magazine.to_string(),
+            "reserve" => self.reserve.to_string(),
+            "dependencies" => match self.dependencies {
+                Dependencies::Off => "off",
+                Dependencies::Pressure => "pressure",
+                Dependencies::Growth => "growth",
+            }
+            .to_owned(),
+            "cache" => limit(self.cache.map(Limit::Bytes)),
+            "release_after" => seconds(self.release_after),
+            "headroom" => limit(self.headroom),
+            "wait" => seconds(self.wait),
+            "source" => match self.source {
+                Source::Auto => "auto",
+                Source::VirtualMemory => "virtual_memory",
+                Source::Slabs => "slabs",
+            }
+            .to_owned(),
+            _ => String::new(),
+        }
+    }
+
     /// Sets one key.
     ///
     /// # Errors
@@ -199,6 +234,22 @@ impl Config {
                 }
             }
             _ => return Err(refuse()),
+        }
+        Ok(())
+    }
+}
+
+/// What differs from the defaults, as [`Config::parse`] reads it.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let default = Self::default();
+        let mut comma = "";
+        for (key, _) in KEYS {
+            let value = self.value(key);
+            if value != default.value(key) {
+                write!(f, "{comma}{key}:{value}")?;
+                comma = ",";
+            }
         }
         Ok(())
     }
@@ -255,6 +306,22 @@ mod tests {
         for bad in ["", "0", "0%", "101%", "1.5", "-1", "all", "nan", "0.0"] {
             assert!(limit(bad).is_err(), "{bad:?} was taken");
         }
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read() {
+        assert_eq!(Config::default().to_string(), "");
+        for (key, _) in KEYS {
+            let value = match key {
+                "source" => "slabs",
+                "dependencies" => "growth",
+                _ => "3145728",
+            };
+            let config = Config::parse(&format!("{key}:{value}")).expect("good");
+            assert_eq!(config.to_string(), format!("{key}:{value}"));
+        }
+        let text = "limit:0.5,growth:1024,source:virtual_memory";
+        assert_eq!(Config::parse(text).expect("good").to_string(), text);
     }
 
     #[test]

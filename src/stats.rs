@@ -34,16 +34,32 @@ pub struct Stats {
     pub peak_reserved_bytes: u64,
     /// Blocks that users have.
     pub live_blocks: u64,
+    /// `live_blocks` when `allocated_bytes` was highest.
+    pub peak_live_blocks: u64,
     /// Blocks given out so far.
     pub alloc_count: u64,
     /// Blocks given back so far.
     pub free_count: u64,
+    /// Bytes given back so far, rounded; with `allocated_bytes` the bytes given out so far.
+    pub freed_bytes: u64,
+    /// Bytes given back so far, as asked for; with `requested_bytes` the bytes asked for so far.
+    pub freed_requested_bytes: u64,
     /// Requests that no magazine could meet.
     pub miss_count: u64,
     /// How long those took that no list of ready blocks could meet either, and that got their memory.
     pub miss_times: Histogram,
-    /// Times that memory was taken from the driver.
+    /// Times that the pool grew: by idle memory, by memory from the driver, or by both.
     pub growth_count: u64,
+    /// Bytes taken from the driver so far; less `reserved_bytes` those given back.
+    pub taken_bytes: u64,
+    /// Pieces of memory taken from the driver so far: handles, or slabs.
+    pub take_count: u64,
+    /// Pieces given back.
+    pub give_count: u64,
+    /// The most pieces held.
+    pub peak_held_count: u64,
+    /// Times that the whole context was waited for.
+    pub synchronize_count: u64,
     /// Blocks that wait for other streams.
     pub pending_blocks: u64,
     /// Events recorded for uses on other streams.
@@ -64,14 +80,50 @@ pub struct Stats {
     pub double_free_count: u64,
     /// Frees with a size that was not the block's.
     pub wrong_size_free_count: u64,
+    /// Uses recorded for pointers that are not live blocks.
+    pub invalid_record_count: u64,
     /// Driver calls that failed while memory was given back; what they concern is kept or abandoned.
     pub driver_error_count: u64,
     /// The most that the pool may hold; `None` for no limit but the device.
     pub limit: Option<u64>,
     /// Host memory for the records of blocks and slabs.
     pub host_bytes: u64,
+    /// Of all this, the part of blocks above 1 MiB.
+    pub large: LargeStats,
     /// The steps that are taken before a request fails, in order.
     pub steps: Vec<StepTotal>,
+}
+
+/// The part of a pool's numbers that is of blocks above 1 MiB; each as in [`Stats`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct LargeStats {
+    /// Blocks that users have.
+    pub live_blocks: u64,
+    /// `live_blocks` when the `allocated_bytes` of all blocks were highest, as other peaks here.
+    pub peak_live_blocks: u64,
+    /// Blocks that wait for other streams.
+    pub pending_blocks: u64,
+    /// Blocks given out so far.
+    pub alloc_count: u64,
+    /// Blocks given back so far.
+    pub free_count: u64,
+    /// Bytes that users asked for and have.
+    pub requested_bytes: u64,
+    /// The same at the peak.
+    pub peak_requested_bytes: u64,
+    /// Bytes given back so far, as asked for.
+    pub freed_requested_bytes: u64,
+    /// `requested_bytes`, rounded.
+    pub allocated_bytes: u64,
+    /// The same at the peak.
+    pub peak_allocated_bytes: u64,
+    /// Bytes given back so far, rounded.
+    pub freed_bytes: u64,
+    /// Allocated, and freed but waiting for other streams.
+    pub active_bytes: u64,
+    /// Held from the driver for such blocks, or for none yet.
+    pub reserved_bytes: u64,
 }
 
 /// A step that is taken before a request fails, over all requests of a pool so far.

@@ -103,6 +103,74 @@ fn memory_that_is_short_leaves_captures_alone() {
 }
 
 #[test]
+fn streams_that_capture_are_told_apart() {
+    // The driver does not tell who they are: asking would end the capture.
+    for announced in [true, false] {
+        let (sim, pool) = device();
+        let (one, two) = (
+            stream(&sim, StreamKind::NonBlocking),
+            stream(&sim, StreamKind::NonBlocking),
+        );
+        let early = pool.alloc(MIB, one).expect("there is room");
+        if announced {
+            pool.begin_private((1, 0), |_| true);
+        }
+        begin(&sim, one);
+        begin(&sim, two);
+        let first = pool.alloc(MIB, one).expect("there is room");
+        pool.free(first).expect("live");
+        let second = pool.alloc(MIB, two).expect("there is room");
+        assert_ne!(second, first, "one's work may still use it");
+        assert_eq!(pool.alloc(MIB, one).expect("there is room"), first);
+        pool.record_stream(first, two).expect("live");
+        pool.record_stream(early, one).expect("live");
+        pool.free(first).expect("live");
+        pool.free(early).expect("live");
+        assert_eq!(pool.stats().pending_blocks, 2);
+        end(&sim, one);
+        end(&sim, two);
+        pool.free_on(second, two).expect("live");
+        pool.end_private((1, 0));
+        pool.release_private((1, 0));
+        pool.trim(0).expect("no capture any more");
+        assert_eq!(pool.stats().live_blocks + pool.stats().pending_blocks, 0);
+        assert_eq!(pool.check(), Ok(()));
+    }
+}
+
+#[test]
+fn a_kept_stream_is_known_while_it_captures() {
+    let (sim, pool) = device();
+    let captured = stream(&sim, StreamKind::NonBlocking);
+    let block = pool.alloc(MIB, captured).expect("there is room");
+    pool.keep_stream(captured).expect("live");
+    begin(&sim, captured);
+    pool.record_stream(block, captured).expect("live");
+    pool.free(block).expect("live");
+    assert_eq!(pool.stats().pending_blocks, 0, "it was its own stream");
+    end(&sim, captured);
+}
+
+#[test]
+fn a_held_private_pool_keeps_its_memory_between_two_uses() {
+    let (_, pool) = device();
+    pool.hold_private((0, 1));
+    pool.begin_private((0, 1), |_| true);
+    let inside = pool.alloc(4 * MIB, Stream::LEGACY).expect("there is room");
+    pool.free(inside).expect("live");
+    pool.end_private((0, 1));
+    pool.release_private((0, 1));
+    pool.trim(0).expect("no capture");
+    let held = pool.stats().reserved_bytes;
+    assert!(held >= 4 * MIB);
+    assert_eq!(pool.private_pools().into_iter().collect::<Vec<_>>(), [((0, 1), held)]);
+    pool.release_private((0, 1));
+    pool.trim(0).expect("no capture");
+    assert_eq!(pool.stats().reserved_bytes, 0);
+    assert!(pool.private_pools().is_empty());
+}
+
+#[test]
 fn a_private_pool_without_a_capture_hinders_nobody() {
     let (sim, pool) = device();
     let side = stream(&sim, StreamKind::NonBlocking);

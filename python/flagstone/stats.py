@@ -15,6 +15,27 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
+class LargeStats:
+    """The part of a pool's numbers that is of blocks above 1 MiB; each as in `Stats`."""
+
+    live_blocks: int
+    peak_live_blocks: int
+    """`live_blocks` when the `allocated_bytes` of all blocks were highest, as the other peaks here."""
+    pending_blocks: int
+    alloc_count: int
+    free_count: int
+    requested_bytes: int
+    peak_requested_bytes: int
+    freed_requested_bytes: int
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    freed_bytes: int
+    active_bytes: int
+    reserved_bytes: int
+    """Held from the driver for such blocks, or for none yet."""
+
+
+@dataclass(frozen=True)
 class Stats:
     """The numbers of one pool at one moment: exact when no thread allocates or frees meanwhile."""
 
@@ -42,10 +63,16 @@ class Stats:
     """The most that `reserved_bytes` was since `reset_peak`."""
     live_blocks: int
     """Blocks that are allocated."""
+    peak_live_blocks: int
+    """`live_blocks` when `allocated_bytes` was highest."""
     alloc_count: int
     """Allocations that succeeded, ever."""
     free_count: int
     """Frees that succeeded, ever."""
+    freed_bytes: int
+    """Bytes freed, ever, rounded; with `allocated_bytes` all that was ever allocated."""
+    freed_requested_bytes: int
+    """The same, as asked for."""
     miss_count: int
     """Allocations that no magazine could meet."""
     miss_times: tuple[int, ...]
@@ -53,7 +80,17 @@ class Stats:
     counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. What a magazine or such a list
     meets takes tens of nanoseconds and is not timed: reading the clock would take as long."""
     growth_count: int
-    """Times that memory was taken from the driver."""
+    """Times that the pool grew: by idle memory, by memory from the driver, or by both."""
+    taken_bytes: int
+    """Bytes taken from the driver, ever; less `reserved_bytes` those given back."""
+    take_count: int
+    """Pieces of memory taken from the driver, ever: handles, or slabs."""
+    give_count: int
+    """Pieces given back."""
+    peak_held_count: int
+    """The most pieces that were held since `reset_peak`."""
+    synchronize_count: int
+    """Times that the whole device was waited for."""
     pending_blocks: int
     """Blocks that are freed and wait for other streams."""
     event_count: int
@@ -74,12 +111,16 @@ class Stats:
     """Frees of a block that was freed already."""
     wrong_size_free_count: int
     """Frees through the C functions that named another size than the block has."""
+    invalid_record_count: int
+    """Uses recorded for pointers that are not live blocks."""
     driver_error_count: int
     """Driver calls that failed while memory was given back."""
     limit: int | None
     """The most that the pool may hold; None for no limit but the device."""
     host_bytes: int
     """Host memory for the records of blocks and slabs."""
+    large: LargeStats
+    """Of all this, the part of blocks above 1 MiB."""
 
     @property
     def utilisation(self) -> float:
@@ -161,8 +202,8 @@ class Segment:
     bytes: int
     stream: int
     """The handle of the stream whose memory it is."""
-    private: tuple[int, int] | None
-    """The private pool that it belongs to, as torch's graphs and memory pools have them."""
+    pool_id: tuple[int, int]
+    """The private pool that it belongs to, as torch's graphs and memory pools have them; (0, 0) for none."""
     kind: Literal["slabs", "small", "large"]
     """Blocks up to 16 KiB, up to 1 MiB, or above."""
     blocks: tuple[Block, ...]
@@ -183,9 +224,9 @@ class Snapshot:
         """Return what blocks of each size hold, by their rounded size in bytes; a free range counts as one block."""
         return self._shares(lambda _, block: block.bytes)
 
-    def by_private_pool(self) -> dict[tuple[int, int] | None, Share]:
-        """Return what each private pool holds, by its name; None has what belongs to none."""
-        return self._shares(lambda segment, _: segment.private)
+    def by_private_pool(self) -> dict[tuple[int, int], Share]:
+        """Return what each private pool holds, by its name; (0, 0) has what belongs to none."""
+        return self._shares(lambda segment, _: segment.pool_id)
 
     def _shares(self, key: Callable[[Segment, Block], Key]) -> dict[Key, Share]:
         sums: defaultdict[Key, list[int]] = defaultdict(lambda: [0] * 5)

@@ -82,6 +82,9 @@ pub(crate) enum StreamKey {
     PerThread(u64),
     /// The stream with this identity.
     Id(u64),
+    /// A stream with this handle that captured, and whose identity the driver did not tell: only in private pools, whose
+    /// captures it outlives.
+    Capturing(usize),
 }
 
 /// Which arena: a stream's own, or a private pool's for that stream.

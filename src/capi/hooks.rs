@@ -4,7 +4,7 @@ use super::error::quietly;
 use super::filter::{Filter, StdFunction};
 use crate::driver::{DevicePtr, Stream};
 use crate::error::Error;
-use crate::registry::process;
+use crate::registry::{held, process};
 use std::ffi::{c_int, c_void};
 
 /// CUDA was initialised with this many devices. Pools are made when they are needed.
@@ -60,12 +60,17 @@ fn block(ptr: *mut c_void) -> Result<u64, Error> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_record_stream(ptr: *mut c_void, stream: *mut c_void) {
     let (addr, stream) = (ptr.addr() as DevicePtr, Stream(stream.addr()));
-    quietly(|| {
-        let pool = process::all()
-            .find(|pool| pool.owns(addr))
-            .ok_or(Error::UnknownPointer { addr })?;
-        pool.keep_stream(stream)?;
-        pool.record_stream(addr, stream)
+    quietly(|| match process::all().find(|pool| pool.owns(addr)) {
+        Some(pool) => {
+            pool.keep_stream(stream)?;
+            pool.record_stream(addr, stream)
+        }
+        // A foreign pointer has no device to be counted on: the first pool counts it.
+        None => process::all()
+            .next()
+            .map_or(Err(Error::UnknownPointer { addr }), |pool| {
+                pool.record_stream(addr, stream)
+            }),
     });
 }
 
@@ -85,8 +90,7 @@ pub unsafe extern "C" fn flagstone_begin_allocate_to_pool(
         // SAFETY: the caller's promise.
         let filter = unsafe { Filter::copy(filter) };
         let accepts = move |stream| filter.as_ref().is_none_or(|filter| filter.accepts(stream));
-        process::pool(device)?.begin_private((id0, id1), accepts);
-        Ok(())
+        held::begin(device, (id0, id1), accepts)
     });
 }
 

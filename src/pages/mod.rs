@@ -47,6 +47,14 @@ pub(crate) struct Unmapped {
     pub(crate) stuck: Vec<Mapping>,
 }
 
+/// What was taken from the driver so far: bytes, handles and slabs, how many of them went back, and the most at once.
+pub(crate) struct Taken {
+    pub(crate) bytes: u64,
+    pub(crate) takes: u64,
+    pub(crate) gives: u64,
+    pub(crate) peak_pieces: u64,
+}
+
 /// The page layer of one pool.
 pub(crate) struct Pages {
     reserved: AtomicU64,
@@ -56,6 +64,13 @@ pub(crate) struct Pages {
     capacity: u64,
     /// Handles created so far.
     created: AtomicU64,
+    /// Handles and slabs taken so far, and given back.
+    takes: AtomicU64,
+    gives: AtomicU64,
+    /// Bytes taken so far.
+    taken: AtomicU64,
+    /// The most handles and slabs that were held.
+    peak_pieces: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
     spare: Mutex<Vec<(u64, Handle)>>,
 }
@@ -68,6 +83,10 @@ impl Pages {
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
             capacity,
             created: AtomicU64::new(0),
+            takes: AtomicU64::new(0),
+            gives: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            peak_pieces: AtomicU64::new(0),
             spare: Mutex::default(),
         }
     }
@@ -83,6 +102,23 @@ impl Pages {
 
     pub(crate) fn reset_peak(&self) {
         self.peak.store(self.reserved(), Relaxed);
+        self.peak_pieces.store(self.pieces(), Relaxed);
+    }
+
+    /// Handles and slabs that are held.
+    fn pieces(&self) -> u64 {
+        let gives = self.gives.load(Relaxed);
+        self.takes.load(Relaxed).saturating_sub(gives)
+    }
+
+    /// What was taken from the driver so far.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken {
+            bytes: self.taken.load(Relaxed),
+            takes: self.takes.load(Relaxed),
+            gives: self.gives.load(Relaxed),
+            peak_pieces: self.peak_pieces.load(Relaxed),
+        }
     }
 
     pub(crate) fn limit(&self) -> Option<u64> {
@@ -127,7 +163,17 @@ impl Pages {
         let before = booked.map_err(|_| Refusal::Full)?;
         let taken = take().inspect_err(|_| self.unbook(bytes))?;
         self.peak.fetch_max(before + bytes, Relaxed);
+        self.taken.fetch_add(bytes, Relaxed);
+        let takes = self.takes.fetch_add(1, Relaxed) + 1;
+        let pieces = takes.saturating_sub(self.gives.load(Relaxed));
+        self.peak_pieces.fetch_max(pieces, Relaxed);
         Ok(taken)
+    }
+
+    /// Counts what was given back to the driver.
+    fn given(&self, bytes: u64) {
+        self.gives.fetch_add(1, Relaxed);
+        self.unbook(bytes);
     }
 
     fn unbook(&self, bytes: u64) {
@@ -142,7 +188,7 @@ impl Pages {
     /// Gives a slab back. Nothing on the device may still use it.
     pub(crate) fn give_slab(&self, driver: &impl Driver, addr: DevicePtr, bytes: u64) -> DriverResult<()> {
         driver.free(addr)?;
-        self.unbook(bytes);
+        self.given(bytes);
         Ok(())
     }
 
@@ -275,7 +321,7 @@ impl Pages {
                 self.put_spare(vec![(bytes, handle)]);
                 return Err(error);
             }
-            self.unbook(bytes);
+            self.given(bytes);
             given += bytes;
         }
         Ok(given)

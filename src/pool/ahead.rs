@@ -15,7 +15,7 @@ impl<D: Driver> Pool<D> {
         }
         let home = self.driver.home();
         let key = ArenaKey {
-            stream: self.stream_key(home)?,
+            stream: self.known(home)?.key,
             private: None,
         };
         let arena = self.arena_for(key, home)?;

@@ -8,11 +8,11 @@ use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::lock;
 use crate::thread::{
-    Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
+    Cache, Counters, Current, Lender, Live, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
 };
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
@@ -52,8 +52,10 @@ pub(crate) struct Events {
     pub(crate) invalid_frees: AtomicU64,
     pub(crate) double_frees: AtomicU64,
     pub(crate) wrong_size_frees: AtomicU64,
+    pub(crate) invalid_records: AtomicU64,
     pub(crate) driver_errors: AtomicU64,
     pub(crate) recorded: AtomicU64,
+    pub(crate) synchronizations: AtomicU64,
     pub(crate) stream_waits: AtomicU64,
 }
 
@@ -116,10 +118,9 @@ pub(crate) struct Core {
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
     /// Which cache a hit uses.
     own: OwnCaches,
-    /// For threads that have no cache any more.
-    orphans: Mutex<Counters>,
-    /// What those have requested, for whoever cannot take the lock.
-    orphans_requested: AtomicI64,
+    /// For threads that have no cache any more; written under the lock.
+    orphans: Counters,
+    orphans_lock: Mutex<()>,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
@@ -149,8 +150,8 @@ impl Core {
             arena_of: Mutex::default(),
             vacant: Mutex::default(),
             own: OwnCaches::new(),
-            orphans: Mutex::default(),
-            orphans_requested: AtomicI64::new(0),
+            orphans: Counters::default(),
+            orphans_lock: Mutex::default(),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
@@ -242,17 +243,13 @@ impl Core {
 
     /// Adds an owner's counters to the totals.
     fn fold(&self, counters: &Counters) {
-        counters.fold(&self.totals, || {
-            let all: i64 = self.caches.iter().map(|cache| cache.counters.requested()).sum();
-            all + self.orphans_requested.load(Relaxed) - counters.requested()
-        });
+        counters.fold(&self.totals, || Live::sum(self.owners().map(Counters::live)));
     }
 
-    /// Adds the orphans' counters to the totals; they are locked.
-    fn fold_orphans(&self, orphans: &Counters) {
-        self.orphans_requested.store(orphans.requested(), Relaxed);
-        let all = || self.caches.iter().map(|cache| cache.counters.requested()).sum();
-        orphans.fold(&self.totals, all);
+    /// The counters of all threads.
+    fn owners(&self) -> impl Iterator<Item = &Counters> {
+        let caches = self.caches.iter().map(|cache| &cache.counters);
+        caches.chain(std::iter::once(&self.orphans))
     }
 
     /// Counts a free whose size is not the block's.
@@ -273,10 +270,10 @@ impl Core {
                 }
             }
             None => {
-                let orphans = lock(&self.orphans);
+                let _lock = lock(&self.orphans_lock);
                 // Orphans fold every time: no owner is there to do it later.
-                let _ = orphans.free(&self.totals, bytes, requested);
-                self.fold_orphans(&orphans);
+                let _ = self.orphans.free(&self.totals, bytes, requested);
+                self.fold(&self.orphans);
             }
         }
     }
@@ -291,10 +288,10 @@ impl Core {
                 let _ = self.hand_out(&cache.counters, block, requested).addr();
             }
             None => {
-                let orphans = lock(&self.orphans);
+                let _lock = lock(&self.orphans_lock);
                 // Folded below, far or not.
-                let _ = self.hand_out(&orphans, block, requested);
-                self.fold_orphans(&orphans);
+                let _ = self.hand_out(&self.orphans, block, requested);
+                self.fold(&self.orphans);
             }
         }
         block.addr()
@@ -416,18 +413,12 @@ impl Core {
 
     /// Counters over all threads.
     pub(crate) fn sum(&self) -> Sum {
-        let orphans = lock(&self.orphans);
-        self.totals.sum(
-            self.caches
-                .iter()
-                .map(|cache| &cache.counters)
-                .chain(std::iter::once(&*orphans)),
-        )
+        self.totals.sum(self.owners())
     }
 
     /// Lets the peaks begin again.
     pub(crate) fn reset_peaks(&self) {
-        self.totals.reset_peaks(self.caches.iter().map(|cache| &cache.counters));
+        self.totals.reset_peaks(self.owners());
     }
 }
 

@@ -32,7 +32,12 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
-        let block = self.live(addr)?;
+        let block = self.live(addr).inspect_err(|error| {
+            count(match error {
+                Error::DoubleFree { .. } => &self.core.events.double_frees,
+                _ => &self.core.events.invalid_frees,
+            });
+        })?;
         let also = match last {
             Last::On(stream) => self.foreign_use(block, stream, true)?,
             Last::Known | Last::Unknown => None,
@@ -66,17 +71,20 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
-    /// The live block that begins at `addr`; counts what is wrong otherwise.
+    /// The live block that begins at `addr`.
     fn live(&self, addr: DevicePtr) -> Result<&Block> {
-        let Some(block) = self.core.metadata.find(addr) else {
-            count(&self.core.events.invalid_frees);
-            return Err(Error::UnknownPointer { addr });
-        };
+        let block = self.core.metadata.find(addr).ok_or(Error::UnknownPointer { addr })?;
         if block.state().is_given_out() {
-            return Ok(block);
+            Ok(block)
+        } else {
+            Err(Error::DoubleFree { addr })
         }
-        count(&self.core.events.double_frees);
-        Err(Error::DoubleFree { addr })
+    }
+
+    /// As [`Self::live`], and counts what is not one, for a use that is to be recorded.
+    fn live_to_record(&self, addr: DevicePtr) -> Result<&Block> {
+        self.live(addr)
+            .inspect_err(|_| count(&self.core.events.invalid_records))
     }
 
     /// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
@@ -103,7 +111,7 @@ impl<D: Driver> Pool<D> {
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
     fn foreign_use(&self, block: &Block, stream: Stream, now: bool) -> Result<Option<Use>> {
-        let key = self.stream_key(stream)?;
+        let key = self.known(stream)?.key;
         if self.core.arena_of(block).key.stream == key {
             return Ok(None);
         }
@@ -117,7 +125,7 @@ impl<D: Driver> Pool<D> {
 
     /// [`Pool::record_stream`].
     pub(super) fn add_use(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        let block = self.live(addr)?;
+        let block = self.live_to_record(addr)?;
         if let Some(new) = self.foreign_use(block, stream, false)? {
             self.add_to_uses(block, new);
             self.note_use(block, stream);
@@ -127,7 +135,7 @@ impl<D: Driver> Pool<D> {
 
     /// [`Pool::record_work`].
     pub(super) fn add_use_so_far(&self, addr: DevicePtr, stream: Stream) -> Result<()> {
-        let block = self.live(addr)?;
+        let block = self.live_to_record(addr)?;
         if let Some(mut new) = self.foreign_use(block, stream, true)? {
             new.recorded = self.record_use(&mut lock(&self.pending), &new);
             // The handle is live in this call only.

@@ -45,11 +45,11 @@ impl<D: Driver> Pool<D> {
                 most: BYTES_MAX,
             });
         }
-        let key = self.stream_key(stream)?;
+        let known = self.known(stream)?;
         let arena = self.arena_for(
             ArenaKey {
-                stream: key,
-                private: self.route(key, stream)?,
+                stream: known.key,
+                private: self.route(&known, stream)?,
             },
             stream,
         )?;

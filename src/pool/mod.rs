@@ -53,7 +53,7 @@ pub(crate) use core::Hit;
 use core::forked;
 use free::Last;
 use private::Routes;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -85,8 +85,8 @@ pub struct Pool<D: Driver> {
     routes: Mutex<Routes>,
     /// Held by whoever is pressed, alone, and by whoever grows, beside others: what one sets free no other takes away.
     pressed: RwLock<()>,
-    /// Streams whose handles stay good.
-    kept: Mutex<HashSet<u64>>,
+    /// Streams whose handles stay good: their identities, by handle.
+    kept: Mutex<HashMap<usize, u64>>,
     callbacks: Mutex<Callbacks>,
     /// What the steps of requests that were short of memory gave.
     steps: steps::Counters,
@@ -231,8 +231,8 @@ impl<D: Driver> Pool<D> {
     /// # Errors
     /// [`Error::InvalidStream`].
     pub fn keep_stream(&self, stream: Stream) -> Result<()> {
-        if let StreamKey::Id(id) = self.stream_key(stream)? {
-            lock(&self.kept).insert(id);
+        if let StreamKey::Id(id) = self.known(stream)?.key {
+            lock(&self.kept).insert(stream.0, id);
         }
         Ok(())
     }
@@ -296,27 +296,36 @@ impl<D: Driver> Pool<D> {
         &self.config
     }
 
-    /// Whose memory a stream's is. Asks the driver unless it is a default stream.
-    fn stream_key(&self, stream: Stream) -> Result<StreamKey> {
+    /// Whose memory a stream's is. Asks the driver unless it is a default stream: whether it captures first, since the
+    /// driver does not tell the identity of a stream that does.
+    fn known(&self, stream: Stream) -> Result<Known> {
         if forked() {
             return Err(Error::Forked);
         }
-        let invalid = || Error::InvalidStream {
-            stream: stream.0,
-            device: self.device(),
+        let refused = |error: DriverError| match error {
+            error if is_bad_handle(&error) => Error::InvalidStream {
+                stream: stream.0,
+                device: self.device(),
+            },
+            error => error.into(),
         };
-        if stream.is_legacy() {
-            return Ok(StreamKey::Legacy);
-        }
-        if stream == Stream::PER_THREAD {
+        let (key, capturing) = if stream.is_legacy() {
+            (StreamKey::Legacy, None)
+        } else if stream == Stream::PER_THREAD {
             // A thread that is ending has no number any more.
-            return Current::with(|current| StreamKey::PerThread(current.number)).ok_or_else(invalid);
-        }
-        match self.driver.stream_id(stream) {
-            Ok(id) => Ok(StreamKey::Id(id.0)),
-            Err(error) if is_bad_handle(&error) => Err(invalid()),
-            Err(error) => Err(error.into()),
-        }
+            let number = Current::with(|current| current.number).ok_or(Error::InvalidStream {
+                stream: stream.0,
+                device: self.device(),
+            })?;
+            (StreamKey::PerThread(number), None)
+        } else if self.driver.is_capturing(stream).map_err(refused)? {
+            let kept = lock(&self.kept).get(&stream.0).copied();
+            (kept.map_or(StreamKey::Capturing(stream.0), StreamKey::Id), Some(true))
+        } else {
+            let id = self.driver.stream_id(stream).map_err(refused)?;
+            (StreamKey::Id(id.0), Some(false))
+        };
+        Ok(Known { key, capturing })
     }
 
     /// The arena with this key; made, for a stream that is live now, if there is none.
@@ -330,10 +339,17 @@ impl<D: Driver> Pool<D> {
     fn is_durable(&self, key: StreamKey) -> bool {
         match key {
             StreamKey::Legacy => true,
-            StreamKey::PerThread(_) => false,
-            StreamKey::Id(id) => lock(&self.kept).contains(&id),
+            StreamKey::PerThread(_) | StreamKey::Capturing(_) => false,
+            StreamKey::Id(id) => lock(&self.kept).values().any(|&kept| kept == id),
         }
     }
+}
+
+/// What a stream is, in the call that passed its handle.
+struct Known {
+    key: StreamKey,
+    /// Whether it is capturing; `None` for default streams, which were not asked.
+    capturing: Option<bool>,
 }
 
 /// Whether the driver says that a handle is none: destroyed, of another context, or never one.

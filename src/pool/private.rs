@@ -4,11 +4,11 @@
 //! holders nothing of it is unmapped or given to anyone else. Once the last has gone its idle memory is like any other: it is only
 //! taken after the context was synchronised.
 
-use super::{Pool, Result};
+use super::{Known, Pool, Result};
 use crate::arena::{Arena, ArenaKey, StreamKey};
 use crate::driver::{Driver, Stream};
 use crate::sync::lock;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A private pool's name, as PyTorch's `MempoolId_t`.
@@ -78,6 +78,25 @@ impl<D: Driver> Pool<D> {
         routes.holders.retain(|_, holders| *holders > 0);
     }
 
+    /// One holder more, for as long as somebody's object names the pool.
+    pub fn hold_private(&self, id: PrivateId) {
+        let mut routes = lock(&self.routes);
+        *routes.holders.entry(id).or_default() += 1;
+        self.set_holders(&routes, id);
+    }
+
+    /// The bytes that each private pool holds from the driver, of those that hold any.
+    pub fn private_pools(&self) -> BTreeMap<PrivateId, u64> {
+        let mut pools = BTreeMap::new();
+        for arena in self.core.arenas.iter() {
+            let held = arena.lock(&self.core.metadata).held();
+            if let (Some(id), 1..) = (arena.key.private, held) {
+                *pools.entry(id).or_default() += held;
+            }
+        }
+        pools
+    }
+
     fn set_holders(&self, routes: &Routes, id: PrivateId) {
         let holders = routes.holders.get(&id).copied().unwrap_or(0);
         for arena in self.core.arenas.iter().filter(|arena| arena.key.private == Some(id)) {
@@ -100,15 +119,21 @@ impl<D: Driver> Pool<D> {
     }
 
     /// The private pool that a request goes to, if any; its arena is made here so that it has its holders from the start.
-    pub(super) fn route(&self, key: StreamKey, stream: Stream) -> Result<Option<PrivateId>> {
+    pub(super) fn route(&self, known: &Known, stream: Stream) -> Result<Option<PrivateId>> {
+        let key = known.key;
         let announced = if self.core.watched.load(Relaxed) == 0 {
             None
         } else {
             let mut routes = lock(&self.routes);
             // The last one begun decides, as nested contexts expect.
             let found = routes.open.iter_mut().rev().find(|open| (open.filter)(stream));
+            let captures = || {
+                known
+                    .capturing
+                    .unwrap_or_else(|| self.driver.is_capturing(stream) != Ok(false))
+            };
             let found = found.map(|open| {
-                open.plain = open.plain || self.driver.is_capturing(stream) == Ok(false);
+                open.plain = open.plain || !captures();
                 open.id
             });
             if let Some(id) = found {
@@ -123,10 +148,12 @@ impl<D: Driver> Pool<D> {
             }
             found
         };
-        let StreamKey::Id(id) = key else { return Ok(announced) };
-        if announced.is_some() || !self.driver.is_capturing(stream)? {
-            return Ok(announced);
-        }
+        let id = match key {
+            _ if announced.is_some() || known.capturing != Some(true) => return Ok(announced),
+            StreamKey::Id(id) => id,
+            StreamKey::Capturing(handle) => handle as u64,
+            StreamKey::Legacy | StreamKey::PerThread(_) => return Ok(None),
+        };
         // A capture by a library that tells us nothing: its graph may be replayed for ever.
         let private = (UNANNOUNCED, id);
         let arena = self.arena_for(

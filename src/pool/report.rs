@@ -4,7 +4,9 @@ use super::Pool;
 use crate::arena::{Inner, Kind};
 use crate::driver::{DevicePtr, Driver};
 use crate::metadata::{Block, State};
-use crate::stats::{BlockInfo, BlockState, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::stats::{BlockInfo, BlockState, LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::sync::lock;
+use crate::thread::Sum;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,13 +15,13 @@ impl<D: Driver> Pool<D> {
     pub fn stats(&self) -> Stats {
         let metadata = &self.core.metadata;
         let sum = self.core.sum();
-        let positive = |value: i64| u64::try_from(value).unwrap_or(0);
         let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
         let active = allocated + sum.pending;
-        let (mut segments, mut largest) = (0, 0);
+        let (mut segments, mut largest, mut reserved_large) = (0, 0, self.pages.spare_bytes());
         for arena in self.core.arenas.iter() {
             let inner = arena.lock(metadata);
             largest = largest.max(inner.largest(metadata));
+            reserved_large += inner.regions[Kind::Large as usize].held;
             let regions = inner.regions.iter().flat_map(|region| &region.segments);
             segments += regions
                 .filter(|segment| segment.first != 0)
@@ -28,24 +30,33 @@ impl<D: Driver> Pool<D> {
         }
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let events = &self.core.events;
+        let taken = self.pages.taken();
         Stats {
             device: self.device(),
-            requested_bytes: positive(sum.requested),
+            requested_bytes: positive(sum.live.requested),
             allocated_bytes: allocated,
             active_bytes: active,
             reserved_bytes: reserved,
             cached_bytes: reserved.saturating_sub(active),
             magazine_bytes: self.core.caches.iter().map(|cache| cache.bytes()).sum(),
-            peak_requested_bytes: positive(sum.peak_requested),
+            peak_requested_bytes: positive(sum.peak.requested),
             peak_allocated_bytes: positive(sum.peak_allocated),
             peak_active_bytes: positive(sum.peak_active),
             peak_reserved_bytes: self.pages.peak(),
-            live_blocks: sum.allocs.saturating_sub(sum.frees),
-            alloc_count: sum.allocs,
-            free_count: sum.frees,
+            live_blocks: positive(sum.live.blocks),
+            peak_live_blocks: positive(sum.peak.blocks),
+            alloc_count: sum.all.allocs,
+            free_count: sum.all.frees,
+            freed_bytes: sum.all.freed,
+            freed_requested_bytes: sum.all.returned,
             miss_count: read(&events.misses),
             miss_times: events.miss_times.get(),
             growth_count: read(&events.growths),
+            taken_bytes: taken.bytes,
+            take_count: taken.takes,
+            give_count: taken.gives,
+            peak_held_count: taken.peak_pieces,
+            synchronize_count: read(&events.synchronizations),
             pending_blocks: self.waiting.load(Relaxed) as u64,
             event_count: read(&events.recorded),
             stream_wait_count: read(&events.stream_waits),
@@ -56,10 +67,40 @@ impl<D: Driver> Pool<D> {
             invalid_free_count: read(&events.invalid_frees),
             double_free_count: read(&events.double_frees),
             wrong_size_free_count: read(&events.wrong_size_frees),
+            invalid_record_count: read(&events.invalid_records),
             driver_error_count: read(&events.driver_errors),
             limit: self.pages.limit(),
             host_bytes: metadata.host_bytes(),
+            large: self.large(&sum, reserved_large),
             steps: self.steps.totals(),
+        }
+    }
+
+    /// The numbers of large blocks.
+    fn large(&self, sum: &Sum, reserved: u64) -> LargeStats {
+        let blocks = &self.core.metadata.blocks;
+        let (mut pending_blocks, mut pending) = (0, 0);
+        for block in lock(&self.pending).blocks().map(|index| blocks.get(index)) {
+            if Kind::of(block.units()) == Kind::Large {
+                pending_blocks += 1;
+                pending += block.bytes();
+            }
+        }
+        let allocated_bytes = positive(sum.live.large_allocated);
+        LargeStats {
+            live_blocks: positive(sum.live.large_blocks),
+            peak_live_blocks: positive(sum.peak.large_blocks),
+            pending_blocks,
+            alloc_count: sum.large.allocs,
+            free_count: sum.large.frees,
+            requested_bytes: positive(sum.live.large_requested),
+            peak_requested_bytes: positive(sum.peak.large_requested),
+            freed_requested_bytes: sum.large.returned,
+            allocated_bytes,
+            peak_allocated_bytes: positive(sum.peak.large_allocated),
+            freed_bytes: sum.large.freed,
+            active_bytes: allocated_bytes + pending,
+            reserved_bytes: reserved,
         }
     }
 
@@ -152,6 +193,11 @@ impl<D: Driver> Pool<D> {
             });
         }
     }
+}
+
+/// A sum over owners that are read one after the other may be below 0.
+fn positive(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
 }
 
 fn describe(block: &Block) -> SnapshotBlock {

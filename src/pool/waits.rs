@@ -1,6 +1,6 @@
 //! Waiting for other streams: blocks that are freed and still in use. Every wait of the host has a bound, the setting `wait`.
 
-use super::core::forked;
+use super::core::{count, forked};
 use super::pressure::Request;
 use super::steps::Outcome;
 use super::{Pool, Result};
@@ -78,6 +78,7 @@ impl<D: Driver> Pool<D> {
                 name: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
             });
         }
+        count(&self.core.events.synchronizations);
         if self.driver.synchronize(self.longest_wait())? {
             return Ok(());
         }

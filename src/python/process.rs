@@ -8,7 +8,7 @@ use super::pool::{BasePool, Pool};
 use crate::capi::{self, Throws};
 use crate::config::Config;
 use crate::error::Error;
-use crate::registry::{Backend, process};
+use crate::registry::{AnyPool, Backend, held, process};
 
 /// Sets what the process's pools are made with: `backend` as for `Pool`, `conf` as `key:value,key:value` over what
 /// `FLAGSTONE_CONF` says. Without it they are of the real device. The same settings may be set again.
@@ -41,6 +41,24 @@ pub fn find_process_pool(py: Python<'_>, device: i32) -> PyResult<Option<Py<Pool
         return Ok(None);
     }
     process_pool(py, device).map(Some)
+}
+
+/// The bytes that each private pool of a device holds, by its id; empty where there is no pool.
+#[pyfunction]
+pub fn private_pools(py: Python<'_>, device: i32) -> BTreeMap<(u64, u64), u64> {
+    py.detach(|| process::existing(device).map_or_else(BTreeMap::new, AnyPool::private_pools))
+}
+
+/// Holds a private pool, on every device, until `release_private_pool`: memory that went there is given to nothing else.
+#[pyfunction]
+pub fn hold_private_pool(py: Python<'_>, name: (u64, u64)) {
+    py.detach(|| held::hold(name));
+}
+
+/// Ends what `hold_private_pool` began; ids that are not held are ignored.
+#[pyfunction]
+pub fn release_private_pool(py: Python<'_>, name: (u64, u64)) {
+    py.detach(|| held::release(name));
 }
 
 /// What failed last in an exported C function that this thread called, as an exception, taken out; None if nothing did.

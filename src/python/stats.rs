@@ -5,7 +5,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyModule, PyTuple};
 
 use super::attributes::set_fields;
-use crate::stats::{Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::stats::{LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
 
 /// `flagstone.stats.Stats`.
 pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
@@ -23,10 +23,18 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         peak_active_bytes,
         peak_reserved_bytes,
         live_blocks,
+        peak_live_blocks,
         alloc_count,
         free_count,
+        freed_bytes,
+        freed_requested_bytes,
         miss_count,
         growth_count,
+        taken_bytes,
+        take_count,
+        give_count,
+        peak_held_count,
+        synchronize_count,
         pending_blocks,
         event_count,
         stream_wait_count,
@@ -37,15 +45,39 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         invalid_free_count,
         double_free_count,
         wrong_size_free_count,
+        invalid_record_count,
         driver_error_count,
         limit,
         host_bytes;
         miss_times,
-        steps
+        steps,
+        large
     });
     let _ = steps;
     fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
+    fields.set_item("large", large_stats(py, large)?)?;
     class(py, "Stats")?.call((), Some(&fields))
+}
+
+/// `flagstone.stats.LargeStats`.
+fn large_stats<'py>(py: Python<'py>, stats: &LargeStats) -> PyResult<Bound<'py, PyAny>> {
+    let fields = PyDict::new(py);
+    set_fields!(fields, stats => LargeStats {
+        live_blocks,
+        peak_live_blocks,
+        pending_blocks,
+        alloc_count,
+        free_count,
+        requested_bytes,
+        peak_requested_bytes,
+        freed_requested_bytes,
+        allocated_bytes,
+        peak_allocated_bytes,
+        freed_bytes,
+        active_bytes,
+        reserved_bytes,
+    });
+    class(py, "LargeStats")?.call((), Some(&fields))
 }
 
 /// `flagstone.stats.Snapshot`.
@@ -72,7 +104,8 @@ fn segment<'py>(py: Python<'py>, segment: &SnapshotSegment) -> PyResult<Bound<'p
         kind,
         blocks: _,
     } = segment;
-    class(py, "Segment")?.call1((addr, bytes, stream.0, private, kind, PyTuple::new(py, blocks)?))
+    let pool_id = private.unwrap_or((0, 0));
+    class(py, "Segment")?.call1((addr, bytes, stream.0, pool_id, kind, PyTuple::new(py, blocks)?))
 }
 
 fn block<'py>(py: Python<'py>, block: &SnapshotBlock) -> PyResult<Bound<'py, PyAny>> {

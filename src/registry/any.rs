@@ -1,5 +1,6 @@
 //! One type for the pools of every kind of device: what the fronts (Python, the C functions) hold.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::config::Config;
@@ -408,6 +409,17 @@ impl AnyPool {
     /// See [`Pool::release_private`].
     pub fn release_private(&self, id: PrivateId) {
         each!(self, pool => pool.release_private(id));
+    }
+
+    /// See [`Pool::hold_private`].
+    pub fn hold_private(&self, id: PrivateId) {
+        each!(self, pool => pool.hold_private(id));
+    }
+
+    /// See [`Pool::private_pools`].
+    #[must_use]
+    pub fn private_pools(&self) -> BTreeMap<PrivateId, u64> {
+        each!(self, pool => pool.private_pools())
     }
 
     /// Makes later work of `consumer` wait for the work that `producer` has so far.

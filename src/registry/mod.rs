@@ -1,6 +1,7 @@
 //! The pools of a process: of any kind of device, and by device.
 
 mod any;
+pub mod held;
 pub mod process;
 
 pub use any::{AnyPool, Backend, Memory, cuda_devices, devices};

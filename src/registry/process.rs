@@ -7,6 +7,7 @@ use crate::driver::DevicePtr;
 use crate::error::{ConfigError, Error, Result};
 use crate::pool::Core;
 use crate::sync::lock;
+use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,6 +29,18 @@ pub struct Settings {
     pub config: Config,
 }
 
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "backend:{}", self.backend.name())?;
+        let config = self.config.to_string();
+        if config.is_empty() {
+            Ok(())
+        } else {
+            write!(f, ",{config}")
+        }
+    }
+}
+
 /// Sets what the process's pools are made with. The same settings may be set again.
 ///
 /// # Errors
@@ -37,8 +50,8 @@ pub fn configure(settings: Settings) -> Result<()> {
     match &*current {
         Some(known) if *known != settings => Err(Error::Config(ConfigError {
             key: "settings".to_owned(),
-            value: format!("{settings:?}"),
-            allowed: format!("what this process set first: {known:?}"),
+            value: settings.to_string(),
+            allowed: format!("what this process set first, {known}"),
         })),
         _ => {
             *current = Some(settings);

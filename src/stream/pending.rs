@@ -89,6 +89,11 @@ impl Pending {
         self.aside_bytes
     }
 
+    /// The blocks that wait.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> {
+        self.left.keys().chain(&self.aside).copied()
+    }
+
     /// How many blocks wait.
     #[cfg(feature = "check")]
     pub(crate) fn len(&self) -> usize {

@@ -9,7 +9,7 @@ mod token;
 
 pub(crate) use barrier::available as magazines_available;
 pub(crate) use cache::{Cache, NO_STREAM};
-pub(crate) use counters::{Counters, Sum, Totals};
+pub(crate) use counters::{Counters, Live, Sum, Totals};
 pub(crate) use current::{Current, Lender};
 pub(crate) use own::OwnCaches;
 pub(crate) use token::change as change_tokens;

@@ -2,9 +2,13 @@
 
 import atexit
 import os
+import sys
+import threading
 
 import pytest
 import torch
+
+import flagstone.torch
 
 pytestmark = pytest.mark.process(ends=True)
 
@@ -20,6 +24,51 @@ def test_live_tensors_in_a_cycle_at_exit():
     cycle = [torch.ones(1000, device="cuda")]
     cycle.append(cycle)
     KEPT.append(cycle)
+
+
+def test_live_tensors_of_threads_at_exit():
+    local = threading.local()
+    begun = threading.Barrier(3)
+
+    def work():
+        local.tensor = torch.ones(1000, device="cuda")
+        begun.wait()
+        threading.Event().wait()
+
+    for _ in range(2):
+        threading.Thread(target=work, daemon=True).start()
+    begun.wait()
+
+
+def test_exit_within_a_thread():
+    def work():
+        KEPT.append(torch.ones(1000, device="cuda"))
+        sys.exit(3)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_a_pool_of_the_users_choice_at_exit():
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        KEPT.extend([torch.ones(1000, device="cuda"), pool])
+
+
+@pytest.mark.process(install=False)
+def test_a_mempool_at_exit():
+    pool = flagstone.torch.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        KEPT.extend([torch.ones(1000, device="cuda"), pool])
+
+
+def test_a_graph_at_exit():
+    graph, source = torch.cuda.CUDAGraph(), torch.ones(1000, device="cuda")
+    with torch.cuda.graph(graph):
+        result = source + 1
+    graph.replay()
+    KEPT.extend([graph, source, result])
 
 
 def test_freeing_in_a_forked_child_is_no_operation():

@@ -91,6 +91,56 @@ def test_side_streams_in_a_capture():
     assert (result.cpu() == 7).all()
 
 
+def test_a_shared_pools_memory_stays_while_one_graph_lives():
+    first, second, source = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(), full(1)
+    with torch.cuda.graph(first):
+        one = source * 2
+    with torch.cuda.graph(second, pool=first.pool()):
+        middle = source * 3
+        two = middle + 1
+        address = middle.data_ptr()
+        del middle
+    del one
+    first.reset()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    eager = [full(9) for _ in range(16)]
+    assert address not in {tensor.data_ptr() for tensor in eager}
+    source.fill_(2)
+    second.replay()
+    assert (two.cpu() == 7).all()
+    assert all((tensor.cpu() == 9).all() for tensor in eager)
+
+
+@pytest.mark.process(install={"limit": "64MiB"})
+def test_a_capture_outlives_everything_that_a_pool_does():
+    side, graph, source = torch.cuda.Stream(), torch.cuda.CUDAGraph(), full(1)
+    outside = full(5)
+    outside.record_stream(side)
+    with torch.cuda.graph(graph, capture_error_mode="global"):
+        current = torch.cuda.current_stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            doubled = source * 2
+            doubled.record_stream(current)
+            del outside
+        current.wait_stream(side)
+        result = doubled + 1
+        result.record_stream(current)
+        del doubled
+        for _ in range(2):
+            with pytest.raises(torch.OutOfMemoryError):
+                torch.empty(60 << 20, dtype=torch.uint8, device="cuda")
+        parts = [full(n) for n in range(8)]
+        del parts[::2]
+        torch.cuda.empty_cache()
+        torch.cuda.memory_stats()
+        torch.cuda.memory_snapshot()
+    source.fill_(3)
+    graph.replay()
+    assert (result.cpu() == 7).all()
+
+
 @pytest.mark.process(install={"limit": "64MiB"})
 def test_running_out_of_memory_leaves_the_capture_valid():
     graph, source = torch.cuda.CUDAGraph(), full(1)
@@ -128,6 +178,8 @@ def test_an_aborted_capture_gives_its_memory_back():
     assert any("invalidated capture" in violation for violation in simcuda.violations())
     simcuda.forgive()
     assert flagstone.torch.memory_stats(0).live_blocks == before
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
     assert (full(4).cpu() == 4).all()
 
 

@@ -1,79 +1,129 @@
-"""A history of torch's tensors: recorded under the swap, opened by torch's own tools, replayed."""
+"""torch.cuda.memory._record_memory_history and _dump_snapshot, and PyTorch's own tools that read the file."""
 
 import pickle
+import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.cuda import _memory_viz
+from simcuda import MIB
+from torch.cuda import _memory_viz, memory
 
 import flagstone.torch
-from flagstone import _core, history
-
-MIB = 1 << 20
 
 
-def train(steps, words):
-    """Train tables of words with momentum, on batches of different lengths: much memory, little to compute."""
-    torch.manual_seed(0)
-    tables = nn.ModuleList(nn.Embedding(words, width) for width in (48, 64, 200)).cuda()
-    optimizer = torch.optim.SGD(tables.parameters(), lr=0.01, momentum=0.9)
-    for step in range(steps):
-        batch = torch.arange(1000 * (1 + step % 3), device="cuda") % words
-        loss = sum(table(batch).square().mean() for table in tables)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return float(loss.detach())
+def used(nbytes):
+    return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
 
 
-def test_a_recorded_training_replayed_holds_as_much():
-    pool = flagstone.torch.pool()
-    with history.record(pool):
-        # Large enough that a page of 2 MiB is less than 1 %: the backward pass is another thread's.
-        train(2, words=60_000)
-    recorded = pool.history()
-    assert recorded.dropped == 0
-    stats = pool.stats()
-    assert stats.peak_requested_bytes > 200 * MIB
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("run.csv.gz", "run.pickle"):
-            recorded.save(Path(folder) / name)
-            report = _core.replay(_core.Trace(Path(folder) / name), lag_ms=0.0)
-            assert report["errors"] == 0
-            assert report["peak_live_bytes"] == recorded.peak_requested_bytes()
-            assert report["peak_reserved_bytes"] == pytest.approx(stats.peak_reserved_bytes, rel=0.01)
-    assert recorded.peak_reserved_bytes() == stats.peak_reserved_bytes
+def dumped():
+    """Return what a dumped snapshot has, read by an unpickler that knows no class."""
+    with tempfile.NamedTemporaryFile() as file:
+        memory._dump_snapshot(file.name)
+        return pickle.loads(file.read())
 
 
-def test_stacks_reach_through_torch():
-    pool = flagstone.torch.pool()
-    with history.record(pool, stacks=True):
-        train(1, words=3_000)
-        kept = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
-    recorded = pool.history()
-    (*_, event) = [event for event in recorded.events if event.address == kept.data_ptr() and event.action == "alloc"]
-    (*_, frame) = [frame for frame in recorded.frames(event) if frame.filename == __file__]
-    assert frame.name == "test_stacks_reach_through_torch"
-    names = {frame.name for event in recorded.events for frame in recorded.frames(event)}
-    assert {"train", "forward", "backward"} <= names
+def trace(snapshot, device=0):
+    return [(entry["action"], entry["size"]) for entry in snapshot["device_traces"][device]]
 
 
-def test_torch_s_tools_open_a_saved_history():
-    pool = flagstone.torch.pool()
-    kept = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda")
-    with history.record(pool, stacks=True):
-        train(1, words=3_000)
-        torch.cuda.empty_cache()
-    with tempfile.TemporaryDirectory() as folder:
-        pool.history().save(Path(folder) / "run.pickle")
-        snapshot = pickle.loads((Path(folder) / "run.pickle").read_bytes())
-    assert "total_allocated: 5.0MiB" in _memory_viz.segsum(snapshot)
-    said = _memory_viz.trace(snapshot)
-    assert "alloc" in said
-    assert "free" in said
-    assert "html" in _memory_viz.trace_plot(snapshot)
-    assert "html" in _memory_viz.segment_plot(snapshot)
-    assert kept.numel() == 5 * MIB
+def test_what_is_recorded_is_in_the_file():
+    before = used(4 * MIB)
+    memory._record_memory_history()
+    kept = used(2 * MIB)
+    used(3 * MIB)
+    memory._record_memory_history(None)
+    used(5 * MIB)
+    snapshot = dumped()
+    blocks = [entry for entry in trace(snapshot) if not entry[0].startswith("segment")]
+    assert blocks == [
+        ("alloc", 2 * MIB),
+        ("alloc", 3 * MIB),
+        ("free_requested", 3 * MIB),
+        ("free_completed", 3 * MIB),
+    ]
+    (first, *_) = [entry for entry in snapshot["device_traces"][0] if entry["action"] == "alloc"]
+    assert first["addr"] == kept.data_ptr()
+    assert any(frame["name"] == "used" and frame["filename"] == __file__ for frame in first["frames"])
+    live = {block["address"] for segment in snapshot["segments"] for block in segment["blocks"] if block["frames"]}
+    assert live == {kept.data_ptr()}
+    assert before.numel() == 4 * MIB
+
+
+def test_pytorchs_own_tools_read_it():
+    memory._record_memory_history(max_entries=1000)
+    earlier = dumped()
+    kept = [used(n * MIB) for n in (1, 2, 30)]
+    del kept[1]
+    snapshot = dumped()
+    assert f"{torch.cuda.memory_reserved() / MIB:.1f}MiB" in _memory_viz.segsum(snapshot), _memory_viz.segsum(snapshot)
+    assert f"[0:{30:.1f}MiB]" in _memory_viz.trace(snapshot)
+    assert "used" in _memory_viz.memory(snapshot, format_flamegraph=str)
+    assert _memory_viz.segments(snapshot, format_flamegraph=str)
+    assert _memory_viz.compare(earlier["segments"], snapshot["segments"], format_flamegraph=str)
+    for plot in (_memory_viz.trace_plot, _memory_viz.segment_plot):
+        assert "<script" in plot(snapshot)
+
+
+def test_the_newest_events_are_kept():
+    memory._record_memory_history(max_entries=10, context=None)
+    for _ in range(100):
+        used(MIB)
+    used(2 * MIB)
+    entries = trace(dumped())
+    assert len(entries) <= 20, "a free is two of torch's"
+    assert entries[-1] == ("free_completed", 2 * MIB)
+
+
+def test_it_can_be_asked_and_begun_anew():
+    assert not torch._C._cuda_isHistoryEnabled()
+    memory._record_memory_history()
+    assert torch._C._cuda_isHistoryEnabled()
+    kept = used(MIB)
+    memory._record_memory_history()
+    assert ("alloc", MIB) in trace(memory._snapshot()), "recording goes on"
+    assert any(frame["name"] == "used" for frame in memory._allocation_traceback(kept.data_ptr()))
+    assert memory._allocation_traceback(0) is None
+    memory._record_memory_history(clear_history=True)
+    assert trace(memory._snapshot()) == []
+    memory._record_memory_history(False)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+def test_out_of_memory_is_in_it():
+    memory._record_memory_history()
+    with pytest.raises(torch.OutOfMemoryError):
+        used(1 << 40)
+    (entry,) = [entry for entry in memory._snapshot()["device_traces"][0] if entry["action"] == "oom"]
+    assert entry["size"] == 1 << 40
+    assert entry["device_free"] > 0
+
+
+@pytest.mark.process(devices=2)
+def test_each_device_in_use_has_its_own():
+    second = torch.ones(MIB, device="cuda:1")
+    memory._record_memory_history()
+    used(MIB)
+    second = second + 1
+    first_trace, second_trace = (trace(memory._snapshot(), device) for device in (0, 1))
+    assert ("alloc", MIB) in first_trace
+    assert ("alloc", 4 * MIB) in second_trace
+    assert second.numel() == MIB
+
+
+def test_without_stacks_where_somebody_else_profiles():
+    sys.setprofile(lambda *_: None)
+    with pytest.warns(UserWarning, match="without stacks"):
+        memory._record_memory_history()
+    kept = used(MIB)
+    assert ("alloc", MIB) in trace(memory._snapshot())
+    assert kept.numel() == MIB
+
+
+def test_recording_leaves_no_trace_behind():
+    memory._record_memory_history(context=None)
+    tensors = [used(MIB) for _ in range(4)]
+    memory._record_memory_history(None)
+    del tensors
+    assert flagstone.torch.memory_stats().live_blocks == 0
+    assert used(MIB).numel() == MIB

@@ -40,6 +40,16 @@ def test_out_of_memory_is_torchs():
     assert torch.cuda.memory_stats()["num_ooms"] == 1
 
 
+@pytest.mark.process(devices=2)
+def test_the_segments_are_on_the_device_that_the_tensor_names():
+    with torch.cuda.device(1):
+        pool = flagstone.torch.MemPool()  # torch makes it for the current device
+    with torch.cuda.use_mem_pool(pool, device=1):
+        inside = torch.full((1 << 20,), 3.0, device="cuda:1")
+    assert [flagstone.torch.memory_stats(device).live_blocks for device in (0, 1)] == [0, 1]
+    assert (inside.cpu() == 3).all()
+
+
 @pytest.mark.process(install={})
 def test_it_is_refused_where_flagstone_is_torchs_allocator():
     with pytest.raises(flagstone.FlagstoneError, match="already"):

@@ -1,7 +1,5 @@
 """torch's own questions about memory, answered from the pools."""
 
-import pickle
-
 import pytest
 import simcuda
 import torch
@@ -40,24 +38,112 @@ def test_the_keys_are_torchs_own():
     from flagstone.torch import _stats
 
     pool = _core.process_pool(0)
-    ours = _stats.nested(pool.stats(), pool.stats())
+    ours = _stats.nested(pool.stats(), pool.stats(), {})
     assert set(ours) >= nested, "older versions of torch have fewer"
     torch._C._cuda_memoryStats = lambda device: ours
     assert set(torch.cuda.memory_stats()) >= flat
 
 
-def test_counts_and_accumulated_totals():
-    kept = used(MIB)
-    for _ in range(3):
-        used(MIB)
+def figures(sizes, freed):
+    """Return what torch's statistics are to be after blocks of these sizes, of which some were freed."""
+    expected = {}
+    for pool, inside in {
+        "all": lambda size: True,
+        "small_pool": lambda size: size <= MIB,
+        "large_pool": lambda size: size > MIB,
+    }.items():
+        given = [size for size in sizes if inside(size)]
+        gone = [size for size in freed if inside(size)]
+        for name, count in {
+            "allocation": lambda size: 1,
+            "active": lambda size: 1,
+            "requested_bytes": lambda size: size,
+            "allocated_bytes": lambda size: -(-size // 512) * 512,
+            "active_bytes": lambda size: -(-size // 512) * 512,
+        }.items():
+            allocated, freed_ = sum(map(count, given)), sum(map(count, gone))
+            key = f"{name}.{pool}"
+            expected |= {f"{key}.allocated": allocated, f"{key}.freed": freed_, f"{key}.current": allocated - freed_}
+            # Everything was live at once before anything was freed.
+            expected[f"{key}.peak"] = allocated
+    return expected
+
+
+def check_figures():
+    sizes = [1, 1000, 1000, 512, 16 * 1024, 100_000, MIB, MIB + 1, 3 * MIB, 20 * MIB, 20 * MIB]
+    tensors = [used(size) for size in sizes]
+    gone = [1, 4, 6, 8, 10]
+    for index in gone:
+        tensors[index] = None
     stats = torch.cuda.memory_stats()
-    assert stats["allocation.all.current"] == 1
-    assert (stats["allocation.all.allocated"], stats["allocation.all.freed"]) == (4, 3)
+    expected = figures(sizes, [sizes[index] for index in gone])
+    assert {key: stats[key] for key in expected} == expected
+    for name in ("reserved_bytes", "segment"):
+        for pool in ("all", "small_pool", "large_pool"):
+            allocated, freed, current, peak = (
+                stats[f"{name}.{pool}.{part}"] for part in ("allocated", "freed", "current", "peak")
+            )
+            assert allocated - freed == current <= peak
+    assert stats["reserved_bytes.all.current"] >= stats["active_bytes.all.current"]
+    assert stats["num_device_alloc"] - stats["num_device_free"] == stats["segment.all.current"] > 0
+
+
+def test_every_figure():
+    check_figures()
+
+
+@pytest.mark.process(install=False)
+def test_every_figure_as_torchs_own_allocator_has_it():
+    check_figures()
+
+
+def test_totals_begin_anew_when_they_are_reset():
+    kept, freed = used(MIB), used(4 * MIB)
+    del freed
     torch.cuda.reset_accumulated_memory_stats()
     stats = torch.cuda.memory_stats()
-    assert (stats["allocation.all.allocated"], stats["allocation.all.freed"]) == (0, 0)
+    for name in ("allocation", "allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes", "segment"):
+        assert (stats[f"{name}.all.allocated"], stats[f"{name}.all.freed"]) == (0, 0), name
     assert stats["allocation.all.current"] == 1
+    used(2 * MIB)
+    stats = torch.cuda.memory_stats()
+    assert (stats["allocated_bytes.all.allocated"], stats["allocated_bytes.all.freed"]) == (2 * MIB, 2 * MIB)
     assert kept.numel() == MIB
+
+
+def test_peaks_begin_anew_when_they_are_reset():
+    kept = [used(4 * MIB), used(1000)]
+    used(32 * MIB)
+    torch.cuda.reset_peak_memory_stats()
+    stats = torch.cuda.memory_stats()
+    for name in ("allocation", "active", "allocated_bytes", "requested_bytes", "active_bytes", "reserved_bytes"):
+        assert stats[f"{name}.all.peak"] == stats[f"{name}.all.current"], name
+    assert stats["allocation.all.peak"] == len(kept)
+
+
+@pytest.mark.process(install={"limit": "64MiB"})
+def test_what_was_short_is_counted():
+    kept = used(32 * MIB)
+    with pytest.raises(torch.OutOfMemoryError):
+        used(48 * MIB)
+    stats = torch.cuda.memory_stats()
+    assert (stats["num_ooms"], stats["num_alloc_retries"]) == (1, 1)
+    assert stats["num_sync_all_streams"] >= 1
+    assert kept.numel() == 32 * MIB
+
+
+def test_blocks_that_wait_for_a_stream_are_active():
+    side, tensor = torch.cuda.Stream(), used(4 * MIB)
+    simcuda.hold(side.cuda_stream)
+    with torch.cuda.stream(side):
+        tensor.fill_(1)
+    tensor.record_stream(side)
+    del tensor
+    stats = torch.cuda.memory_stats()
+    assert (stats["active.all.current"], stats["allocation.all.current"]) == (1, 0)
+    assert (stats["active.all.freed"], stats["allocation.all.freed"]) == (0, 1)
+    assert (stats["active_bytes.large_pool.current"], stats["allocated_bytes.all.current"]) == (4 * MIB, 0)
+    simcuda.resume(side.cuda_stream)
 
 
 def test_the_summary_can_be_printed():
@@ -76,21 +162,6 @@ def test_the_snapshot_has_every_block():
         assert block["requested_size"] == tensor.numel()
     for segment in segments:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
-
-
-def test_a_dumped_snapshot_is_one_that_torch_reads():
-    used(MIB)
-    from torch.cuda import _memory_viz
-
-    snapshot = pickle.loads(pickle.dumps(torch.cuda.memory._snapshot()))
-    assert "b" in _memory_viz.segsum(snapshot)
-    assert "<html>" in _memory_viz.trace_plot(snapshot).lower() or "<script" in _memory_viz.segment_plot(snapshot)
-
-
-def test_recording_history_says_that_it_does_not():
-    with pytest.warns(UserWarning, match="no history"):
-        torch.cuda.memory._record_memory_history()
-    torch.cuda.memory._record_memory_history(None)
 
 
 @pytest.mark.process(memory=GIB)

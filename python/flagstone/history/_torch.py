@@ -22,7 +22,9 @@ _ACTIONS = {
 
 def snapshot(*histories: History) -> dict[str, Any]:
     """Return the dictionary of `torch.cuda.memory._snapshot`, with the histories of different devices."""
-    traces: list[list[dict[str, Any]]] = [[] for _ in range(1 + max(history.device for history in histories))]
+    traces: list[list[dict[str, Any]]] = [
+        [] for _ in range(1 + max((history.device for history in histories), default=-1))
+    ]
     for history in histories:
         traces[history.device] = entries(history)
     return {
@@ -96,7 +98,7 @@ def _segment(device: int, segment: Segment) -> dict[str, Any]:
         "requested_size": sum(block.requested for block in live),
         "stream": segment.stream,
         "segment_type": "large" if segment.kind == "large" else "small",
-        "segment_pool_id": segment.private or (0, 0),
+        "segment_pool_id": segment.pool_id,
         "is_expandable": True,
         "frames": [],
         "blocks": blocks,

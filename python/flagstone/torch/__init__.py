@@ -15,12 +15,15 @@ from flagstone.stats import Snapshot, Stats
 from flagstone.torch._mempool import MemPool
 from flagstone.torch._pinned import PinnedTensor, pin_memory, pinned_pool
 from flagstone.torch._prefetch import Prefetcher
+from flagstone.torch._private import NotServedError, PrivatePool
 from flagstone.torch._swap import install, is_installed
 
 __all__ = [
     "MemPool",
+    "NotServedError",
     "PinnedTensor",
     "Prefetcher",
+    "PrivatePool",
     "install",
     "is_installed",
     "memory_snapshot",

@@ -28,7 +28,10 @@ class MemPool(torch.cuda.MemPool):
         """Make the pool; `FlagstoneError` if this torch has no CUDA or flagstone is its allocator."""
         need_cuda_build()
         if is_installed():
-            raise FlagstoneError("flagstone is torch's allocator in this process already: a MemPool has nothing to add")
+            raise FlagstoneError(
+                "flagstone is torch's allocator in this process already; use flagstone.torch.PrivatePool, or "
+                "torch.cuda.MemPool()"
+            )
         configure("cuda", settings)
         options = {"use_on_oom": use_on_oom, "no_split": no_split}
         super().__init__(_allocator(), **{name: value for name, value in options.items() if value})

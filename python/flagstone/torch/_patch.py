@@ -6,23 +6,24 @@ What is replaced are the functions of `torch._C` that `torch.cuda.memory_stats` 
 so names that were imported from torch before answer too.
 """
 
-import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 import torch
 
 from flagstone import _core
-from flagstone.errors import FlagstoneError
-from flagstone.history._torch import segments
-from flagstone.stats import Stats
-from flagstone.torch import _stats
+from flagstone.stats import LargeStats, Stats
+from flagstone.torch import _history, _private, _stats
 
 _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
 _NOTHING = Stats(
-    **dict.fromkeys(Stats.__dataclass_fields__.keys() - {"limit", "miss_times"}, 0), limit=None, miss_times=()
+    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "large", "miss_times"}},
+    limit=None,
+    miss_times=(),
+    large=LargeStats(**{field.name: 0 for field in fields(LargeStats)}),
 )
 
 
@@ -34,17 +35,14 @@ def apply() -> None:
     for owner, name, what in _REFUSED:
         if hasattr(owner, name):
             setattr(owner, name, _refusal(what))
-
-
-class NotServedError(FlagstoneError, RuntimeError):
-    """A function of torch that goes through its own allocator. Where torch raises `RuntimeError`, this is one too."""
+    if hasattr(torch.cuda.CUDAGraph, "_retain_pool"):
+        torch.cuda.CUDAGraph._retain_pool = _retain_pool
+    torch.cuda.MemPool = torch.cuda.memory.MemPool = _private.MemPool
 
 
 def _refusal(what: str) -> Callable[..., NoReturn]:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
-        raise NotServedError(
-            f"{what}: not with flagstone as torch's allocator, it needs torch's own; docs/torch.md has what works"
-        )
+        raise _private.not_served(what)
 
     return refuse
 
@@ -56,7 +54,7 @@ def _stats_of(device: int) -> Stats:
 
 
 def _memory_stats(device: int) -> dict[str, Any]:
-    return _stats.nested(_stats_of(device), _totals.get(device, _NOTHING))
+    return _stats.nested(_stats_of(device), _totals.get(device, _NOTHING), _core.private_pools(device))
 
 
 def _reset_peaks(device: int) -> None:
@@ -75,26 +73,9 @@ def _fraction(device: int) -> float:
     return 1.0 if limit is None else limit / torch.cuda.mem_get_info(device)[1]
 
 
-def _snapshot(*_arguments: object) -> dict[str, Any]:
-    devices = range(torch.cuda.device_count())
-    pools = [pool for pool in map(_core.find_process_pool, devices) if pool is not None]
-    return {
-        "segments": [segment for pool in pools for segment in segments(pool.snapshot())],
-        "device_traces": [[] for _ in devices],
-        "host_segments": [],
-        "host_traces": [],
-        "external_annotations": [],
-        "allocator_settings": {"allocator": f"flagstone {_core.__version__}"},
-    }
-
-
-def _record_history(enabled: str | None, *_arguments: object, **_options: object) -> None:
-    if enabled is not None:
-        warnings.warn("flagstone records no history: snapshots show the present state only", stacklevel=3)
-
-
-def _history_is_recorded() -> bool:
-    return False
+def _retain_pool(graph: Any, pool: object) -> None:
+    # Until the graph is gone; the pool holds its memory by itself.
+    vars(graph).setdefault("_flagstone_pools", []).append(pool)
 
 
 def _empty_cache() -> None:
@@ -110,10 +91,11 @@ _FUNCTIONS = {
     "_cuda_resetPeakMemoryStats": _reset_peaks,
     "_cuda_resetAccumulatedMemoryStats": _reset_totals,
     "_cuda_getMemoryFraction": _fraction,
-    "_cuda_memorySnapshot": _snapshot,
-    "_cuda_record_memory_history": _record_history,
-    "_cuda_record_memory_history_legacy": _record_history,
-    "_cuda_isHistoryEnabled": _history_is_recorded,
+    "_cuda_memorySnapshot": _history.snapshot,
+    "_cuda_record_memory_history": _history.record,
+    "_cuda_record_memory_history_legacy": _history.record_legacy,
+    "_cuda_isHistoryEnabled": _history.is_recording,
+    "_cuda_allocationTraceback": _history.traceback,
     "_accelerator_isAllocatorInitialized": _is_initialized,
     "_accelerator_getDeviceStats": _memory_stats,
     "_accelerator_resetPeakStats": _reset_peaks,
@@ -128,7 +110,9 @@ _REFUSED: Final = [
     (torch._C, "_cuda_getCheckpointState", _TREES),
     (torch._C, "_cuda_setCheckpointPoolState", _TREES),
     (torch._C, "_cuda_checkPoolLiveAllocations", _TREES),
-    (torch.UntypedStorage, "_share_cuda_", "sharing CUDA tensors between processes"),
-    (torch.cuda.MemPool, "__init__", "torch.cuda.MemPool"),
+    (torch.UntypedStorage, "_share_cuda_", "sending CUDA tensors to other processes"),
+    (torch.UntypedStorage, "_new_shared_cuda", "receiving CUDA tensors from other processes"),
+    (torch.cuda.MemPool, "__init__", "the class torch.cuda.MemPool from before install()"),
+    (torch._C, "_cuda_attach_out_of_memory_observer", "observers of torch's out-of-memory errors"),
 ]
 """Functions that go through torch's own allocator: where they are, and what asks for them."""

@@ -5,7 +5,6 @@ import torch
 from flagstone import _core
 from flagstone._process import configure
 from flagstone.errors import FlagstoneError
-from flagstone.torch import _patch
 
 HOOKS = {
     "set_init_fn": "init",
@@ -49,6 +48,9 @@ def install(*, patch: bool = True, **settings: object) -> None:
         raise FlagstoneError(f"torch has another allocator already, and takes one in a process: {error}") from error
     _installed = True
     if patch:
+        # What it replaces looks at this module.
+        from flagstone.torch import _patch
+
         _patch.apply()
 
 

@@ -183,9 +183,15 @@ impl Device {
     /// The stream's identity, which no other stream of the process has or will have.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where there is no such stream.
+    /// `INVALID_HANDLE` where there is no such stream; `STREAM_CAPTURE_UNSUPPORTED` where it captures, as NVIDIA's own
+    /// libraries say that drivers answer.
     pub fn stream_get_id(&self, stream: Stream) -> CuResult<StreamId> {
-        self.call(Call::StreamGetId, 0, |state| state.stream(Call::StreamGetId, stream))
+        let call = Call::StreamGetId;
+        self.call(call, 0, |state| {
+            let id = state.stream(call, stream)?;
+            state.refuse_capturing(call, id)?;
+            Ok(id)
+        })
     }
 
     /// Whether the stream's work is done.

@@ -169,7 +169,7 @@ fn each_unsafe_call_is_refused_and_the_safe_ones_are_not() {
     assert!(!refused(&|| device.mem_get_info().map(drop)));
     assert!(!refused(&|| device.mem_create(2 << 20).map(drop)));
     assert!(!refused(&|| device.event_record(event, b)));
-    assert!(!refused(&|| device.stream_get_id(a).map(drop)));
+    assert!(!refused(&|| device.stream_get_id(b).map(drop)));
     assert!(
         device.mem_free(addr).is_ok() && device.mem_free_host(pinned).is_ok(),
         "nothing had been freed"
@@ -197,6 +197,10 @@ fn some_calls_are_refused_even_in_relaxed_mode() {
     );
     assert_eq!(
         refused(&|| device.stream_synchronize(a)),
+        Code::STREAM_CAPTURE_UNSUPPORTED
+    );
+    assert_eq!(
+        refused(&|| device.stream_get_id(a).map(drop)),
         Code::STREAM_CAPTURE_UNSUPPORTED
     );
     assert_eq!(refused(&|| device.stream_destroy(a)), Code::STREAM_CAPTURE_UNSUPPORTED);

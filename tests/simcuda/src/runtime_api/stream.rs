@@ -43,7 +43,7 @@ runtime! {
     }
 
     fn cudaStreamGetPriority(stream: usize, priority: *mut c_int) {
-        device_of(Stream(stream))?.stream_get_id(Stream(stream))?;
+        device_of(Stream(stream))?.stream_is_capturing(Stream(stream))?;
         // SAFETY: the caller's promise.
         unsafe { write(priority, 0) }
     }
@@ -72,7 +72,7 @@ runtime! {
         if std::ptr::eq(own, other) {
             own.stream_wait_event(Stream(stream), Event(event))
         } else {
-            own.stream_get_id(Stream(stream))?;
+            own.stream_is_capturing(Stream(stream))?;
             other.event_synchronize(Event(event))
         }
     }
