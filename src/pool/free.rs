@@ -112,7 +112,7 @@ impl<D: Driver> Pool<D> {
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
     fn foreign_use(&self, block: &Block, stream: Stream, now: bool) -> Result<Option<Use>> {
         let key = self.known(stream)?.key;
-        if self.core.arena_of(block).key.stream == key {
+        if self.core.arena_of(block).key().stream == key {
             return Ok(None);
         }
         Ok(Some(Use {
