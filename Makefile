@@ -61,6 +61,17 @@ simcuda: build  ## The simulated CUDA, and torch to run on it, in .venv-torch
 	.ci/simcuda.sh .venv-torch requirements/torch.txt
 	@echo 'for example: SIMCUDA_FOLDER=.venv-torch/simcuda PYTHONPATH=python .venv-torch/bin/python -m flagstone bench torch'
 
+.PHONY: gpu-kit
+gpu-kit: $(VENV)/.build  ## What tests/gpu/check.sh needs on a machine with a GPU, in dist/gpu: see docs/gpu.md
+	@.ci/need.sh cargo
+	rm -rf dist/gpu
+	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist/gpu
+	.ci/device-tests.sh dist/gpu/device-tests
+
+.PHONY: gpu-rehearsal
+gpu-rehearsal: gpu-kit  ## tests/gpu/check.sh under the simulated CUDA (a download of 0.6 GB into .venv-gpu)
+	.ci/gpu.sh .venv-gpu dist/gpu
+
 .PHONY: loom
 loom:  ## The lock-free lists under every interleaving of their threads
 	@.ci/need.sh cargo
@@ -125,7 +136,7 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
-	@for name in torch torch-oldest; do \
+	@for name in torch torch-gpu torch-oldest; do \
 		$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
@@ -133,7 +144,7 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-gpu .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:

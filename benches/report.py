@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ Row = dict[str, Any]
 
 TORCH = Path(".venv-torch")
 """The virtual environment of `make simcuda`."""
+
+NOT_MEASURED = "Not measured: `make simcuda` was not run."
 
 TEXT = """# Benchmarks
 
@@ -47,6 +50,28 @@ RMM's random_allocations: sizes at random up to the given one, freed in random o
 
 {random}
 
+## Under torch
+
+A pair of torch's raw_alloc and raw_delete in a compiled loop, and torch.empty and del in Python (`flagstone bench
+torch`, torch on the simulated CUDA): nanoseconds for a pair over all threads, medians of 5 rounds in which each
+allocator has its turn, and the ratio to torch's own allocator with its spread. torch-plain passes each call on to
+cudaMalloc and cudaFree; it and torch-async measure the simulation more than CUDA.
+
+{under_torch}
+
+{under_torch_losses}
+
+## Fragmentation
+
+Traces of `benches/traces/generate.py` on torch's allocators and on flagstone under torch (`flagstone bench
+fragmentation`, torch on the simulated CUDA), 3 passes: peak active over peak held bytes, with a lag of 5 ms and, in
+parentheses, of 0; milliseconds in the driver in the first pass by the price list; and memory calls of flagstone in the
+first, second and third pass. How torch-async's pool places blocks is the simulation's own, and simpler than NVIDIA's.
+
+{fragmentation}
+
+{fragmentation_losses}
+
 ## A data loader
 
 1,000 batches of 0.25 to 4.25 MiB from 8 workers to the device through pinned memory, with copies that are seen to be
@@ -74,12 +99,78 @@ def flagstone(*arguments: str, python: Path = Path(sys.executable), **environmen
     return report
 
 
-def loader() -> str:
-    """Return the table of `flagstone bench dataloader`, which needs what `make simcuda` builds."""
+def under_torch(*arguments: str) -> list[Row]:
+    """Return the rows of a command that needs torch and the simulated CUDA; none where `make simcuda` was not run."""
     if not (TORCH / "simcuda").is_dir():
-        return "Not measured: `make simcuda` was not run."
+        return []
     environment = {"SIMCUDA_FOLDER": str(TORCH / "simcuda"), "PYTHONPATH": "python"}
-    rows = flagstone("bench", "dataloader", python=TORCH / "bin/python", **environment)["rows"]
+    rows: list[Row] = flagstone(*arguments, python=TORCH / "bin/python", **environment)["rows"]
+    return rows
+
+
+def pairs_under_torch() -> dict[str, str]:
+    """Return the table of `flagstone bench torch`, and where flagstone loses."""
+    rows = under_torch("bench", "torch")
+    if not rows:
+        return {"under_torch": NOT_MEASURED, "under_torch_losses": ""}
+    lines: dict[str, Row] = {}
+    for row in rows:
+        line = lines.setdefault(f"{row['case']}, {row['threads']}", {"case": row["case"], "threads": row["threads"]})
+        spread = f"{row['ratio']:.2f}: {row['ratio_least']:.2f} to {row['ratio_most']:.2f}"
+        line[row["allocator"]] = f"{row['ns_per_pair']:,.0f} ({spread})"
+    names = list(dict.fromkeys(row["allocator"] for row in rows))
+    lost = [
+        f"{row['case']} with {row['threads']} threads (ratio {row['ratio']})"
+        for row in rows
+        if row["allocator"] == "flagstone" and row["ratio"] > 1
+    ]
+    columns = {"case": "pair", "threads": "threads", **{name: name for name in names}}
+    return {"under_torch": table(list(lines.values()), columns), "under_torch_losses": losses("torch's own", lost)}
+
+
+def fragmentation() -> dict[str, str]:
+    """Return the table of `flagstone bench fragmentation` on generated traces, and where flagstone loses."""
+    with tempfile.TemporaryDirectory() as folder:
+        generate = [sys.executable, str(Path(__file__).with_name("traces") / "generate.py"), "all", folder]
+        subprocess.run(generate, check=True, stdout=subprocess.DEVNULL)
+        lagged, prompt = (under_torch("bench", "fragmentation", folder, "--lag", lag) for lag in ("5", "0"))
+    if not lagged:
+        return {"fragmentation": NOT_MEASURED, "fragmentation_losses": ""}
+    lines: dict[str, Row] = {}
+    lost = []
+    for row, without_lag in zip(lagged, prompt, strict=True):
+        line, name = lines.setdefault(row["case"], {"trace": row["case"]}), row["allocator"]
+        first_ms = row["passes"][0]["driver_time_us"] / 1000
+        line[name] = f"{row['utilisation']:.3f} ({without_lag['utilisation']:.3f})"
+        line[f"{name} ms"], line[f"{name} bytes"] = first_ms, row["peak_reserved_bytes"]
+        if name == "flagstone":
+            line["calls"] = ", ".join(f"{cost['memory_calls']:,}" for cost in row["passes"])
+    names = list(dict.fromkeys(row["allocator"] for row in lagged))
+    for line in lines.values():
+        best = min(names, key=lambda name: line[f"{name} bytes"])
+        more = line["flagstone bytes"] / line[f"{best} bytes"] - 1
+        if more > 0:
+            lost.append(f"{line['trace']} holds {100 * more:.1f} % more than {best}")
+        if line["flagstone ms"] > line["torch-expandable ms"]:
+            lost.append(f"{line['trace']} is longer in the driver than torch-expandable")
+    columns = {"trace": "trace", **{name: name for name in names}, **{f"{name} ms": f"ms, {name}" for name in names}}
+    columns["calls"] = "memory calls"
+    return {
+        "fragmentation": table(list(lines.values()), columns),
+        "fragmentation_losses": losses("the best of the others", lost),
+    }
+
+
+def losses(rival: str, lost: list[str]) -> str:
+    """Say where flagstone is behind."""
+    return f"Behind {rival}: {'; '.join(lost) if lost else 'nowhere'}."
+
+
+def loader() -> str:
+    """Return the table of `flagstone bench dataloader`."""
+    rows = under_torch("bench", "dataloader")
+    if not rows:
+        return NOT_MEASURED
     for row in rows:
         row["held_mib"] = row["peak_pinned_bytes"] / (1 << 20)
         row["in_use_mib"] = row["peak_pinned_in_use_bytes"] / (1 << 20)
@@ -149,6 +240,8 @@ def main() -> int:
         times=round(driver_us / pair_us),
         holes=table(holes["rows"], {"case": "free blocks", "ns_per_pair": "ns a pair", "ratio": "to none"}),
         random=table(random["rows"], {"case": "count/largest", "ns_per_step": "ns a step", "failures": "failures"}),
+        **pairs_under_torch(),
+        **fragmentation(),
         loader=loader(),
         demo=table(
             demo,

@@ -1,7 +1,7 @@
 //! What comes and goes beside a pool: threads, streams, and pools themselves.
 
 use flagstone::Pool;
-use flagstone::config::Config;
+use flagstone::config::{Config, Source};
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Options, Sim, StreamKind, Usage};
 use std::cell::RefCell;
@@ -53,6 +53,73 @@ fn streams_come_and_go() {
     pool.trim(0).expect("the device can be waited for");
     assert_eq!(sim.usage(), Usage::default(), "an idle pool keeps addresses");
     pair(&pool, 3 * MIB, LEGACY);
+}
+
+#[test]
+fn a_new_stream_at_every_step_leaves_nothing_behind() {
+    for source in [Source::VirtualMemory, Source::Slabs] {
+        let sim = Sim::new(Options {
+            capacity: 256 * MIB,
+            backed: false,
+            ..Options::default()
+        });
+        let mut config = Config::default();
+        config.source = source;
+        let pool = Pool::new(sim.clone(), config).expect("a pool");
+        let steps = |count: u32| {
+            for _ in 0..count {
+                let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+                let blocks =
+                    [1000, 200_000, 20 * MIB].map(|bytes| pool.alloc(bytes, stream).expect("idle memory serves"));
+                for block in blocks {
+                    pool.free(block).expect("live");
+                }
+                sim.stream_destroy(stream).expect("live");
+            }
+        };
+        steps(300);
+        let (host, pressure) = (pool.stats().host_bytes, pool.stats().pressure_count);
+        steps(900);
+        // Records are reused, and a wait for the device serves many steps.
+        assert!(
+            pool.stats().host_bytes <= host,
+            "{source:?}: {} bytes",
+            pool.stats().host_bytes
+        );
+        let waits = pool.stats().pressure_count - pressure;
+        assert!(waits <= 900 / 5, "{source:?}: {waits} requests were short of memory");
+        assert_eq!(pool.check(), Ok(()));
+        assert_eq!(sim.violations(), []);
+    }
+}
+
+#[test]
+fn a_stream_that_others_took_for_gone_is_served_again() {
+    let (sim, pool) = device(GIB);
+    let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+    let old = stream();
+    pair(&pool, 1000, old);
+    // Its memory goes, so that its place may be another's; the thread still has its cache.
+    pool.trim(0).expect("the device can be waited for");
+    let others: Vec<Stream> = (0..200)
+        .map(|_| {
+            let other = stream();
+            pair(&pool, 1000, other);
+            pool.trim(0).expect("the device can be waited for");
+            other
+        })
+        .collect();
+    let mut blocks = Vec::new();
+    for stream in others.into_iter().chain([old]) {
+        let block = pool.alloc(1000, stream).expect("there is room");
+        sim.check_handout(block, 1000, stream).expect("nobody else's");
+        assert_eq!(pool.block(block).map(|info| info.stream), Some(stream));
+        blocks.push(block);
+    }
+    for block in blocks {
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
 }
 
 #[test]

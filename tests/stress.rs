@@ -174,3 +174,27 @@ fn everybody_at_once_loses_nothing() {
         assert_eq!(sim.violations(), []);
     }
 }
+
+#[test]
+fn streams_come_and_go_under_requests() {
+    let (sim, pool) = device(Source::VirtualMemory);
+    together(4, |thread| {
+        for step in 0..400 {
+            let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+            let bytes = [1000, 100_000, 3 * MIB][(thread + step) % 3];
+            let first = pool.alloc(bytes, stream).expect("idle memory serves");
+            if step % 7 == thread {
+                pool.trim(0).expect("the device can be waited for");
+            }
+            let second = pool.alloc(bytes, stream).expect("idle memory serves");
+            for block in [first, second] {
+                assert_eq!(pool.block(block).map(|info| info.stream), Some(stream));
+                sim.check_handout(block, bytes, stream).expect("nobody else's");
+                pool.free(block).expect("live");
+            }
+            sim.stream_destroy(stream).expect("live");
+        }
+    });
+    assert_eq!(pool.check(), Ok(()));
+    assert_eq!(sim.violations(), []);
+}

@@ -223,6 +223,7 @@ impl Region {
             self.give_hole(blocks, idle.block);
         } else {
             segment.first = 0;
+            self.live_segments -= 1;
             block.set_state(State::Vacant);
             blocks.give(idle.block, 1);
         }
@@ -285,6 +286,7 @@ impl Region {
             if block.state() == State::Unmapped && block.bytes() == segment.bytes {
                 self.holes.retain(|&hole| hole != first);
                 segment.first = 0;
+                self.live_segments -= 1;
                 block.set_state(State::Vacant);
                 blocks.give(first, 1);
                 empty.push(segment.origin);

@@ -5,12 +5,15 @@
 
 mod growth;
 mod idle;
+mod owner;
 mod range;
 mod region;
 mod slab;
 
 pub(crate) use growth::Growth;
 pub(crate) use idle::{Idle, What};
+use owner::Visits;
+pub(crate) use owner::{ArenaKey, Owner, StreamKey, Visit};
 pub(crate) use region::{Mapping, Region, Span};
 pub(crate) use slab::{Slab, Slabs};
 
@@ -73,28 +76,6 @@ impl Metadata {
     }
 }
 
-/// Whose memory an arena holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum StreamKey {
-    /// The legacy default stream.
-    Legacy,
-    /// The default stream of the thread with this number.
-    PerThread(u64),
-    /// The stream with this identity.
-    Id(u64),
-    /// A stream with this handle that captured, and whose identity the driver did not tell: only in private pools, whose
-    /// captures it outlives.
-    Capturing(usize),
-}
-
-/// Which arena: a stream's own, or a private pool's for that stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ArenaKey {
-    pub(crate) stream: StreamKey,
-    /// The private pool's id; `None` outside captures.
-    pub(crate) private: Option<(u64, u64)>,
-}
-
 /// What a region's segments are cut into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -149,9 +130,8 @@ const SETTLED: u32 = 256;
 /// One arena.
 pub(crate) struct Arena {
     pub(crate) index: u32,
-    pub(crate) key: ArenaKey,
-    /// The stream's handle as it was first passed.
-    pub(crate) stream: Stream,
+    owner: Mutex<Owner>,
+    visits: Visits,
     /// Blocks that other threads returned, for whoever takes the lock next.
     pub(crate) returned: TakeAll,
     /// Blocks of each class, for any thread.
@@ -162,7 +142,7 @@ pub(crate) struct Arena {
     pub(crate) gate: Mutex<Gate>,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
-    has_memory: AtomicBool,
+    in_use: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -188,7 +168,8 @@ impl DerefMut for Locked<'_> {
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        self.arena.has_memory.store(self.inner.held() > 0, Relaxed);
+        let in_use = self.inner.regions.iter().any(|region| region.live_segments > 0);
+        self.arena.in_use.store(in_use, Relaxed);
     }
 }
 
@@ -211,14 +192,14 @@ impl Arena {
         shared.resize_with(CLASS_MAX as usize + 1, TaggedStack::default);
         Self {
             index,
-            key,
-            stream,
+            owner: Mutex::new(Owner { key, stream }),
+            visits: Visits::default(),
             returned: TakeAll::default(),
             shared: shared.into(),
             settled: AtomicU32::new(0),
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
-            has_memory: AtomicBool::new(false),
+            in_use: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
                 epoch: 1,
@@ -259,10 +240,11 @@ impl Arena {
         Locked { arena: self, inner }
     }
 
-    /// Whether the arena has memory, as of when its lock was last free.
-    pub(crate) fn has_memory(&self) -> bool {
+    /// Whether the arena has memory, or addresses, as of when its lock was last free: those of most streams have none once they
+    /// are gone.
+    pub(crate) fn is_in_use(&self) -> bool {
         // Relaxed: a hint. Who needs to know takes the lock.
-        self.has_memory.load(Relaxed)
+        self.in_use.load(Relaxed)
     }
 
     /// Empties the shared lists into the slabs and ranges.

@@ -81,6 +81,8 @@ pub(crate) struct Region {
     pub(crate) aliases: VecDeque<(u64, Idle)>,
     /// Bytes of memory behind the segments.
     pub(crate) held: u64,
+    /// How many segments there are that were not given back.
+    pub(crate) live_segments: usize,
 }
 
 impl Region {
@@ -93,6 +95,7 @@ impl Region {
             stuck: Vec::new(),
             aliases: VecDeque::new(),
             held: 0,
+            live_segments: 0,
         }
     }
 
@@ -254,6 +257,7 @@ impl Region {
             Some(number) => self.segments[number] = segment,
             None => self.segments.push(segment),
         }
+        self.live_segments += 1;
         if reserved {
             self.give_hole(blocks, first);
         } else {

@@ -18,7 +18,8 @@ impl<D: Driver> Pool<D> {
             stream: self.known(home)?.key,
             private: None,
         };
-        let arena = self.arena_for(key, home)?;
+        let visit = self.arena_for(key, home)?;
+        let arena = visit.arena();
         // What was taken is held until all is there: given back, it would be what the next round finds, again and again.
         let mut held = Vec::new();
         let result = self.take_until(arena, bytes, &mut held);

@@ -1,6 +1,7 @@
 //! The part of a pool that knows no driver: records, arenas, caches, and the hit path.
 
-use crate::arena::{Arena, ArenaKey, Metadata, StreamKey};
+use super::owners::Owned;
+use crate::arena::{Arena, ArenaKey, Metadata, Owner, StreamKey, Visit};
 use crate::driver::{DevicePtr, Stream};
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
@@ -110,7 +111,7 @@ pub(crate) struct Core {
     pub(crate) totals: Totals,
     pub(crate) events: Events,
     pub(crate) history: Recorder,
-    arena_of: Mutex<HashMap<ArenaKey, u32>>,
+    owned: Mutex<Owned>,
     /// Caches whose threads have ended, by arena.
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
     /// Which cache a hit uses.
@@ -144,7 +145,7 @@ impl Core {
             totals: Totals::default(),
             events: Events::default(),
             history: Recorder::default(),
-            arena_of: Mutex::default(),
+            owned: Mutex::default(),
             vacant: Mutex::default(),
             own: OwnCaches::new(),
             orphans: Counters::default(),
@@ -294,28 +295,56 @@ impl Core {
         block.addr()
     }
 
-    /// The arena with this key, made if there is none; `None` when there are too many.
-    pub(crate) fn arena(&self, key: ArenaKey, stream: Stream) -> Option<&Arena> {
-        let mut arena_of = lock(&self.arena_of);
-        if let Some(&index) = arena_of.get(&key) {
-            return Some(self.arenas.get(index));
+    /// The arena with this key, made if there is none; `None` when there are too many. `may_end` says of which streams the handles
+    /// may be dead: their arenas serve others once they are empty.
+    pub(crate) fn arena(
+        &self,
+        key: ArenaKey,
+        stream: Stream,
+        may_end: impl Fn(StreamKey) -> bool,
+    ) -> Option<Visit<'_>> {
+        let mut owned = lock(&self.owned);
+        if let Some(&index) = owned.arena_of.get(&key) {
+            return Some(self.arenas.get(index).visit());
         }
-        let arena = self.arenas.push(|index| Arena::new(index, key, stream))?;
-        arena_of.insert(key, arena.index);
-        Some(arena)
+        let arena = match owned.vacant(&self.arenas, key, may_end) {
+            Some(index) => {
+                let arena = self.arenas.get(index);
+                arena.change_owner(Owner { key, stream });
+                arena
+            }
+            None => self.arenas.push(|index| Arena::new(index, key, stream))?,
+        };
+        owned.arena_of.insert(key, arena.index);
+        Some(arena.visit())
+    }
+
+    /// Calls `with` for each arena that somebody owns; none changes its owner meanwhile.
+    pub(crate) fn each_owned(&self, mut with: impl FnMut(&ArenaKey, &Arena)) {
+        for (key, &index) in &lock(&self.owned).arena_of {
+            with(key, self.arenas.get(index));
+        }
     }
 
     /// The calling thread's cache for an arena that is not private, made or taken over if it has none; `None` for a thread
     /// that is ending, or when there are too many.
     pub(crate) fn cache(&self, arena: &Arena) -> Option<&'static Cache> {
-        if self.magazine == 0 || arena.key.private.is_some() {
+        let key = arena.key();
+        if self.magazine == 0 || key.private.is_some() {
             return None;
         }
-        let key = arena.key.stream;
+        let key = key.stream;
         let find = |current: &Current| {
-            if let Some(cache) = current.find(self.number, key) {
+            // One for an arena that has changed its owner since is of no use: it is empty, as that arena was.
+            let found = current.find(self.number, key);
+            if let Some(cache) = found.filter(|cache| cache.arena == arena.index) {
                 return Some(cache);
             }
+            let stale = |key, cache: &Cache| self.arenas.get(cache.arena).key().stream != key;
+            current
+                .disown(self.number, stale)
+                .into_iter()
+                .for_each(|cache| self.give_back(cache));
             let cache = self.vacant_cache(arena)?;
             cache.acquire();
             current.own(self.number, key, cache, self.me.clone());
@@ -334,8 +363,8 @@ impl Core {
         match vacant {
             Some(index) => Some(self.caches.get(index)),
             None => {
-                let default = matches!(arena.key.stream, StreamKey::Legacy | StreamKey::PerThread(_));
-                let stream = if default { arena.stream.0 } else { NO_STREAM };
+                let Owner { key, stream } = arena.owner();
+                let stream = if key.stream.is_default() { stream.0 } else { NO_STREAM };
                 self.caches
                     .push(|index| Cache::new(index, arena.index, stream, self.magazine))
             }
@@ -360,6 +389,11 @@ impl Core {
             }
             index = next;
         }
+    }
+
+    /// The arenas that have memory or addresses.
+    pub(crate) fn arenas_in_use(&self) -> impl Iterator<Item = &Arena> {
+        self.arenas.iter().filter(|arena| arena.is_in_use())
     }
 
     /// The arena whose memory a block is.

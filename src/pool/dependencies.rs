@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 impl<D: Driver> Pool<D> {
     /// Whether the arena's stream, whose handle is live, may be made to wait. A capture would become a part of what it waits for.
     pub(super) fn may_wait(&self, arena: &Arena) -> bool {
-        arena.key.private.is_none() && self.driver.is_capturing(arena.stream) == Ok(false)
+        arena.key().private.is_none() && self.driver.is_capturing(arena.stream()) == Ok(false)
     }
 
     /// Lets the arena's stream wait for other streams' uses of its own freed blocks, those freed first first, until they are
@@ -34,7 +34,7 @@ impl<D: Driver> Pool<D> {
         };
         let mut pending = lock(&self.pending);
         let done = pending.earliest(bytes, ours);
-        match pending.order(&self.driver, arena.stream, &done) {
+        match pending.order(&self.driver, arena.stream(), &done) {
             // Relaxed: a number that nothing else is read through.
             Ok(waits) => self.core.events.stream_waits.fetch_add(waits, Relaxed),
             Err(_) => {
@@ -49,10 +49,9 @@ impl<D: Driver> Pool<D> {
 
     /// Takes free memory of `other` for the arena, whose stream waits for what the other one has to do.
     ///
-    /// The caller has asked [`Self::may_wait`].
+    /// The caller has asked [`Self::may_wait`] for the arena; the other stream's handle is live.
     pub(super) fn borrow<'a>(&'a self, arena: &Arena, other: &'a Arena, found: &mut Gathered<'a>) {
-        // An event on the other stream needs a handle that is live.
-        if !self.is_durable(other.key.stream) || !self.may_wait(other) {
+        if !self.may_wait(other) {
             return;
         }
         if self.claim(other, found.missing()) > 0 {
@@ -68,7 +67,7 @@ impl<D: Driver> Pool<D> {
             return;
         }
         // Under the gate's lock the event is not recorded anew.
-        if self.driver.stream_wait(arena.stream, event).is_ok() {
+        if self.driver.stream_wait(arena.stream(), event).is_ok() {
             count(&self.core.events.stream_waits);
             return;
         }

@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
     /// Takes idle memory of all arenas out of their address ranges, about `most` bytes: handles are spare then, and slabs
-    /// go back to the driver. Returns the bytes.
+    /// go back to the driver. With `strays` also all that is idle on streams whose handles may be dead: no event will ever tell when
+    /// it is, so that only a wait for the device, as here, sets it free. Returns the bytes.
     ///
     /// The memory is taken out of the free ranges first and the context synchronised then, so that nothing that was
     /// freed meanwhile, and may still be in use on its own stream, is unmapped.
-    pub(super) fn take_idle(&self, most: u64) -> Result<u64> {
-        let parts = self.idle_parts(most);
+    pub(super) fn take_idle(&self, most: u64, strays: bool) -> Result<u64> {
+        let parts = self.idle_parts(most, strays);
         if parts.is_empty() {
             return Ok(0);
         }
@@ -37,30 +38,42 @@ impl<D: Driver> Pool<D> {
 
     /// Idle parts of all arenas that no capture holds, taken out of the free ranges; and all aliases, without which a handle that
     /// is given back would keep its memory.
-    fn idle_parts(&self, most: u64) -> Vec<(&Arena, Kind, Idle)> {
+    fn idle_parts(&self, most: u64, strays: bool) -> Vec<(&Arena, Kind, Idle)> {
         let metadata = &self.core.metadata;
         let mut all = Vec::new();
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             for kind in Kind::ALL {
                 let aliases = arena.lock(metadata).region(kind).finished_aliases(u64::MAX);
                 all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
             }
         }
         let mut left = most;
-        // Relaxed: a capture that begins now gets its memory from elsewhere.
-        for arena in self.core.arenas.iter().filter(|arena| arena.holders.load(Relaxed) == 0) {
+        let mut take = |arena, whole: bool| {
             for kind in Kind::ALL {
-                if left == 0 {
-                    return all;
+                let most = if whole { u64::MAX } else { left };
+                if most == 0 {
+                    return;
                 }
-                let mut inner = arena.lock(metadata);
+                let mut inner = Arena::lock(arena, metadata);
                 arena.drain_shared(metadata, &mut inner);
-                for part in inner.region(kind).idle(&metadata.blocks, left) {
+                for part in inner.region(kind).idle(&metadata.blocks, most) {
                     left = left.saturating_sub(part.bytes);
                     all.push((arena, kind, part));
                 }
             }
+        };
+        // Relaxed: a capture that begins now gets its memory from elsewhere.
+        let free = || {
+            self.core
+                .arenas_in_use()
+                .filter(|arena| arena.holders.load(Relaxed) == 0)
+        };
+        if strays {
+            free()
+                .filter(|arena| !self.is_durable(arena.key().stream))
+                .for_each(|arena| take(arena, true));
         }
+        free().for_each(|arena| take(arena, false));
         all
     }
 
@@ -113,7 +126,7 @@ impl<D: Driver> Pool<D> {
     /// streams come and go.
     pub(super) fn give_addresses(&self) {
         let metadata = &self.core.metadata;
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             for kind in Kind::ALL {
                 let empty = arena.lock(metadata).region(kind).empty_reservations(&metadata.blocks);
                 for span in empty {
@@ -142,7 +155,7 @@ impl<D: Driver> Pool<D> {
         self.core.take_magazines(None);
         self.quiesce()?;
         let spare = self.pages.spare_bytes();
-        self.take_idle((before - target).saturating_sub(spare))?;
+        self.take_idle((before - target).saturating_sub(spare), false)?;
         {
             // A growth that has just reserved addresses finds them where it left them.
             let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
@@ -163,11 +176,11 @@ impl<D: Driver> Pool<D> {
         self.core.take_magazines(None);
         // A device that cannot be waited for keeps its memory: unmapping under running work would be worse.
         if self.quiesce().is_ok() {
-            for arena in self.core.arenas.iter() {
+            for arena in self.core.arenas_in_use() {
                 arena.holders.store(0, Relaxed);
             }
             // The driver's refusals have nobody to be told to any more.
-            let _ = self.take_idle(u64::MAX);
+            let _ = self.take_idle(u64::MAX, false);
             let _ = self.pages.release_spare(&self.driver, 0);
             self.give_addresses();
         }

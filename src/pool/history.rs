@@ -76,7 +76,7 @@ impl<D: Driver> Pool<D> {
                 addr,
                 bytes,
                 requested: 0,
-                stream: arena.stream,
+                stream: arena.stream(),
             };
             self.record(action, subject);
         }
@@ -89,7 +89,7 @@ impl<D: Driver> Pool<D> {
                 addr: self.driver.memory_info().map_or(0, |(free, _)| free),
                 bytes: 0,
                 requested: bytes,
-                stream: arena.stream,
+                stream: arena.stream(),
             };
             self.record(Action::OutOfMemory, subject);
         }
@@ -101,7 +101,7 @@ impl<D: Driver> Pool<D> {
             bytes: block.bytes(),
             // Relaxed: the caller holds the block.
             requested: block.requested.load(Relaxed),
-            stream: self.core.arena_of(block).stream,
+            stream: self.core.arena_of(block).stream(),
         }
     }
 }

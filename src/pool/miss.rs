@@ -45,13 +45,14 @@ impl<D: Driver> Pool<D> {
             });
         }
         let known = self.known(stream)?;
-        let arena = self.arena_for(
+        let visit = self.arena_for(
             ArenaKey {
                 stream: known.key,
                 private: self.route(&known, stream)?,
             },
             stream,
         )?;
+        let arena = visit.arena();
         let cache = self.core.cache(arena);
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
         let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());

@@ -6,6 +6,7 @@
 //! | `miss` | a request that no magazine can meet |
 //! | `dependencies` | streams that wait for each other on the device |
 //! | `free` | a free that cannot just go into a magazine; uses on other streams |
+//! | `owners` | which arena is whose |
 //! | `pressure` | what is done before a request fails |
 //! | `steps` | the steps of that, counted and timed |
 //! | `callbacks` | the user's functions that are asked to free something |
@@ -28,6 +29,7 @@ mod free;
 mod give;
 mod history;
 mod miss;
+mod owners;
 mod pressure;
 mod private;
 mod remap;
@@ -38,7 +40,7 @@ mod waits;
 pub use callbacks::CallbackId;
 pub use private::PrivateId;
 
-use crate::arena::{Arena, ArenaKey, StreamKey};
+use crate::arena::{ArenaKey, StreamKey, Visit};
 use crate::config::{Config, Source};
 use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
@@ -329,10 +331,12 @@ impl<D: Driver> Pool<D> {
     }
 
     /// The arena with this key; made, for a stream that is live now, if there is none.
-    fn arena_for(&self, key: ArenaKey, stream: Stream) -> Result<&Arena> {
+    fn arena_for(&self, key: ArenaKey, stream: Stream) -> Result<Visit<'_>> {
         // One handle for the legacy stream, whichever came first: hits are found by it.
         let stream = if stream.is_legacy() { Stream::LEGACY } else { stream };
-        self.core.arena(key, stream).ok_or(Error::TooMany { what: "streams" })
+        let may_end = |key| !self.is_durable(key);
+        let arena = self.core.arena(key, stream, may_end);
+        arena.ok_or(Error::TooMany { what: "streams" })
     }
 
     /// Whether a stream's handle may be used later than in the call that passed it.

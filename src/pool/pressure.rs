@@ -99,13 +99,16 @@ impl<D: Driver> Pool<D> {
             Stage::Device => Some(self.wait_for_device(request)),
             Stage::IdleTaken => {
                 let need = size_class::bytes(Kind::range_units(request.units));
-                Some(Outcome::Freed(self.take_idle(need)?))
+                let taken = self.take_idle(need, true)?;
+                // Without addresses an arena of a stream that is gone can be another's.
+                self.give_addresses();
+                Some(Outcome::Freed(taken))
             }
             Stage::IdleGiven => {
                 // Handles that are too large for what is left of the limit: back to the driver, and taken anew as needed.
                 // Others may have filled their magazines anew.
                 self.core.take_magazines(None);
-                let slabs = self.take_idle(u64::MAX)?;
+                let slabs = self.take_idle(u64::MAX, false)?;
                 self.give_addresses();
                 let handles = self.pages.release_spare(&self.driver, 0).unwrap_or_else(|_| {
                     count(&self.core.events.driver_errors);

@@ -5,7 +5,7 @@
 //! taken after the context was synchronised.
 
 use super::{Known, Pool, Result};
-use crate::arena::{Arena, ArenaKey, StreamKey};
+use crate::arena::{Arena, ArenaKey, Owner, StreamKey};
 use crate::driver::{Driver, Stream};
 use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap};
@@ -88,30 +88,33 @@ impl<D: Driver> Pool<D> {
     /// The bytes that each private pool holds from the driver, of those that hold any.
     pub fn private_pools(&self) -> BTreeMap<PrivateId, u64> {
         let mut pools = BTreeMap::new();
-        for arena in self.core.arenas.iter() {
+        self.core.each_owned(|key, arena| {
             let held = arena.lock(&self.core.metadata).held();
-            if let (Some(id), 1..) = (arena.key.private, held) {
+            if let (Some(id), 1..) = (key.private, held) {
                 *pools.entry(id).or_default() += held;
             }
-        }
+        });
         pools
     }
 
     fn set_holders(&self, routes: &Routes, id: PrivateId) {
         let holders = routes.holders.get(&id).copied().unwrap_or(0);
-        for arena in self.core.arenas.iter().filter(|arena| arena.key.private == Some(id)) {
-            arena.holders.store(holders, Relaxed);
-        }
+        self.core.each_owned(|key, arena| {
+            if key.private == Some(id) {
+                arena.holders.store(holders, Relaxed);
+            }
+        });
     }
 
     /// Whether a capture may be under way, which a wait for the device would end. Those that nobody announced are seen
     /// when their streams are blocking or kept ones.
-    pub(super) fn may_capture(&self) -> bool {
+    pub(crate) fn may_capture(&self) -> bool {
         let capturing = |stream| self.driver.is_capturing(stream) != Ok(false);
         let unannounced = |arena: &Arena| {
-            arena.key.private.is_some_and(|(first, _)| first == UNANNOUNCED)
-                && self.is_durable(arena.key.stream)
-                && capturing(arena.stream)
+            let Owner { key, stream } = arena.owner();
+            key.private.is_some_and(|(first, _)| first == UNANNOUNCED)
+                && self.is_durable(key.stream)
+                && capturing(stream)
         };
         lock(&self.routes).open.iter().any(|open| !open.plain)
             || capturing(Stream::LEGACY)
@@ -137,7 +140,8 @@ impl<D: Driver> Pool<D> {
                 open.id
             });
             if let Some(id) = found {
-                self.arena_for(
+                // Until it has its holders nobody may take it for empty.
+                let _visit = self.arena_for(
                     ArenaKey {
                         stream: key,
                         private: Some(id),
@@ -156,14 +160,14 @@ impl<D: Driver> Pool<D> {
         };
         // A capture by a library that tells us nothing: its graph may be replayed for ever.
         let private = (UNANNOUNCED, id);
-        let arena = self.arena_for(
+        let visit = self.arena_for(
             ArenaKey {
                 stream: key,
                 private: Some(private),
             },
             stream,
         )?;
-        arena.holders.store(1, Relaxed);
+        visit.arena().holders.store(1, Relaxed);
         Ok(Some(private))
     }
 }

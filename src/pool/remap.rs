@@ -76,7 +76,7 @@ impl<D: Driver> Pool<D> {
         };
         // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
         let most = if kind == Kind::Large { u64::MAX } else { bytes };
-        if arena.key.private.is_none() && found.missing > 0 {
+        if arena.key().private.is_none() && found.missing > 0 {
             self.lend(arena, u64::MAX, &mut found);
             let larger = self.smallest_free(arena, found.missing, u64::MAX);
             found.widen(larger, most);
@@ -109,12 +109,14 @@ impl<D: Driver> Pool<D> {
         found
     }
 
-    /// The other arenas that have memory, but for those that captures hold.
+    /// The other arenas whose memory may be had: but for those that captures hold, and those of streams whose handles may be dead, on
+    /// which no event can be recorded.
     fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
         let own = arena.index;
-        let others = self.core.arenas.iter().filter(move |other| other.index != own);
-        // Relaxed: a capture that begins now gets its memory from elsewhere.
-        others.filter(|other| other.has_memory() && other.holders.load(Relaxed) == 0)
+        self.core.arenas_in_use().filter(move |other| {
+            // Relaxed: a capture that begins now gets its memory from elsewhere.
+            other.index != own && other.holders.load(Relaxed) == 0 && self.is_durable(other.key().stream)
+        })
     }
 
     /// Unmaps free memory of `other` that the device is done with.
@@ -170,7 +172,7 @@ impl<D: Driver> Pool<D> {
 
     /// Looks which of the arena's events have completed, unmaps what they set free, and records another.
     pub(super) fn tick(&self, arena: &Arena) {
-        if arena.key.private.is_some() || !self.is_durable(arena.key.stream) {
+        if arena.key().private.is_some() || !self.is_durable(arena.key().stream) {
             return;
         }
         let mut gate = lock(&arena.gate);
@@ -215,7 +217,7 @@ impl<D: Driver> Pool<D> {
 
     /// Ends the arena's epoch by an event on its stream: the one given, or another.
     fn record_epoch(&self, arena: &Arena, event: Option<Event>) -> Option<(u64, Event)> {
-        let stream = arena.stream;
+        let stream = arena.stream();
         let event = match event {
             Some(event) => event,
             None => lock(&self.pending).event(&self.driver).ok()?,

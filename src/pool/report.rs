@@ -18,7 +18,7 @@ impl<D: Driver> Pool<D> {
         let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
         let active = allocated + sum.pending;
         let (mut segments, mut largest, mut reserved_large) = (0, 0, self.pages.spare_bytes());
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             let inner = arena.lock(metadata);
             largest = largest.max(inner.largest(metadata));
             reserved_large += inner.regions[Kind::Large as usize].held;
@@ -116,14 +116,14 @@ impl<D: Driver> Pool<D> {
             addr,
             bytes: block.bytes(),
             requested: block.requested.load(Relaxed),
-            stream: self.core.arenas.get(block.arena.load(Relaxed)).stream,
+            stream: self.core.arenas.get(block.arena.load(Relaxed)).stream(),
         })
     }
 
     /// Where everything is: a walk over all blocks, each stream's under its lock.
     pub fn snapshot(&self) -> Snapshot {
         let mut segments = Vec::new();
-        for arena in self.core.arenas.iter() {
+        for arena in self.core.arenas_in_use() {
             let mut inner = arena.lock(&self.core.metadata);
             for kind in Kind::ALL {
                 let name = ["slabs", "small", "large"][kind as usize];
@@ -136,8 +136,8 @@ impl<D: Driver> Pool<D> {
                     segments.push(SnapshotSegment {
                         addr,
                         bytes,
-                        stream: arena.stream,
-                        private: arena.key.private,
+                        stream: arena.stream(),
+                        private: arena.key().private,
                         kind: name,
                         blocks,
                     });

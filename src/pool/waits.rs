@@ -58,7 +58,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn wait_for_device(&self, request: Request<'_>) -> Outcome {
         let arena = request.arena;
         // The request's own stream may capture, and its handle is live: it was passed just now.
-        if arena.key.private.is_some() && self.driver.is_capturing(arena.stream) != Ok(false) {
+        if arena.key().private.is_some() && self.driver.is_capturing(arena.stream()) != Ok(false) {
             return Outcome::Refused;
         }
         match self.quiesce() {

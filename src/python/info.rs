@@ -5,6 +5,7 @@ use pyo3::types::PyDict;
 
 use super::attributes::set_fields;
 use crate::driver::Properties;
+use crate::driver::sim::{Call, Prices};
 use crate::error::Error;
 use crate::registry::{self, Backend};
 
@@ -25,6 +26,22 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     info.set_item("features", features)?;
     Ok(info)
+}
+
+/// What each driver call costs on a simulated device: `source`, in words, and `prices`, a dictionary of pairs by function:
+/// nanoseconds for a call, and for each MiB that it is about.
+#[pyfunction]
+pub fn simulated_prices(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let prices = Prices::default();
+    let list = PyDict::new(py);
+    for &call in Call::ALL {
+        let price = prices.get(call);
+        list.set_item(call.name(), (price.base_ns, price.per_mib_ns))?;
+    }
+    let result = PyDict::new(py);
+    result.set_item("source", prices.source())?;
+    result.set_item("prices", list)?;
+    Ok(result)
 }
 
 /// How many CUDA devices there are. `CudaUnavailableError` says why there are none.

@@ -27,11 +27,13 @@ use pyo3::pymodule;
 #[pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
-    use super::bench::{plain_functions, time_object_pairs, time_pairs, time_pairs_behind_holes, time_random};
+    use super::bench::{
+        plain_functions, time_driver, time_object_pairs, time_pairs, time_pairs_behind_holes, time_random,
+    };
     #[pymodule_export]
     use super::buffer::{BaseBuffer, Buffer, PinnedBuffer};
     #[pymodule_export]
-    use super::info::{build_info, cuda_device_count, devices};
+    use super::info::{build_info, cuda_device_count, devices, simulated_prices};
     #[pymodule_export]
     use super::pool::{BasePool, PinnedPool, Pool};
     #[pymodule_export]

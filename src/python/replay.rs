@@ -222,6 +222,7 @@ fn dictionary(py: Python<'_>, report: Report) -> PyResult<Bound<'_, PyDict>> {
         driver_calls,
         driver_calls_last_pass,
         driver_time_us,
+        price_source,
         ns_per_op,
         errors,
         first_error;

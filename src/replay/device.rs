@@ -23,6 +23,9 @@ pub trait ReplayDevice: Driver {
     /// Nanoseconds spent in those calls.
     fn call_time_ns(&self) -> u64;
 
+    /// Where the time of a call is from, in words.
+    fn price_source(&self) -> &'static str;
+
     /// Events recorded from now on complete at the earliest that many nanoseconds later, where time can be set.
     fn set_lag(&self, ns: u64);
 
@@ -76,6 +79,10 @@ impl ReplayDevice for Sim {
         time.total() - time.sum(&OWN_CALLS)
     }
 
+    fn price_source(&self) -> &'static str {
+        self.options().prices.source()
+    }
+
     fn set_lag(&self, ns: u64) {
         (**self).set_lag(ns);
     }
@@ -118,6 +125,10 @@ impl ReplayDevice for Metered<Cuda> {
 
     fn call_time_ns(&self) -> u64 {
         self.call_time_ns()
+    }
+
+    fn price_source(&self) -> &'static str {
+        "the device, by the wall clock"
     }
 
     fn set_lag(&self, _: u64) {}

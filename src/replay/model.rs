@@ -84,6 +84,7 @@ impl Model {
             driver_calls_last_pass: calls_since(&run.bill.calls, &before_last_pass),
             driver_calls: run.bill.calls,
             driver_time_us: Some(run.bill.ns as f64 / 1000.0),
+            price_source: prices.source(),
             ns_per_op: None,
             errors: 0,
             first_error: None,

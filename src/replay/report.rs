@@ -31,8 +31,10 @@ pub struct Report {
     pub driver_calls: BTreeMap<&'static str, u64>,
     /// Driver calls of the last pass by name.
     pub driver_calls_last_pass: BTreeMap<&'static str, u64>,
-    /// Microseconds in the driver by the price list; none on a real device.
+    /// Microseconds in the driver: by the price list, or by the wall clock on a real device.
     pub driver_time_us: Option<f64>,
+    /// Where that time is from, in words.
+    pub price_source: &'static str,
     /// Nanoseconds of wall time for one allocation or free; none for a model.
     pub ns_per_op: Option<f64>,
     /// Calls that failed, and blocks given out while another stream could still use them.

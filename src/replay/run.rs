@@ -85,6 +85,7 @@ pub fn replay<D: ReplayDevice>(
             driver_calls_last_pass: calls_since(&calls, &before_last_pass),
             driver_calls: calls,
             driver_time_us: Some(device.call_time_ns() as f64 / 1000.0),
+            price_source: device.price_source(),
             ns_per_op: run.stopwatch.ns_per_call(),
             errors: run.failures + faults.len() as u64,
             first_error: run.first_failure.or_else(|| faults.into_iter().next()),

@@ -98,7 +98,8 @@ impl Current {
     /// The cache that this thread owns in `pool` for the stream `key`.
     pub(crate) fn find(&self, pool: u64, key: StreamKey) -> Option<&'static Cache> {
         let owned = self.owned.borrow();
-        let found = owned.iter().find(|owned| owned.pool == pool && owned.key == key)?;
+        // The newest first: streams that are gone leave theirs.
+        let found = owned.iter().rfind(|owned| owned.pool == pool && owned.key == key)?;
         // SAFETY: pool numbers are not used again, so the caller, who has this pool, keeps its caches alive. The
         // lifetime is longer than the truth and ends within the pool's own methods.
         Some(unsafe { &*found.cache })
@@ -114,6 +115,24 @@ impl Current {
             cache,
             lender,
         });
+    }
+
+    /// Forgets the caches of this thread in `pool` that are stale; their indices, for the caller to give them back.
+    pub(crate) fn disown(&self, pool: u64, stale: impl Fn(StreamKey, &Cache) -> bool) -> Vec<u32> {
+        let mut indices = Vec::new();
+        self.owned.borrow_mut().retain(|owned| {
+            if owned.pool != pool {
+                return true;
+            }
+            // SAFETY: as in `find`.
+            let cache = unsafe { &*owned.cache };
+            let stale = stale(owned.key, cache);
+            if stale {
+                indices.push(cache.index);
+            }
+            !stale
+        });
+        indices
     }
 
     /// Any cache that this thread owns in `pool`: where a free that goes elsewhere is counted.

@@ -1,4 +1,7 @@
-"""The simulated CUDA: the environment of a process that has it, and its control from inside such a process."""
+"""The simulated CUDA: the environment of a process that has it, and its control from inside such a process.
+
+Where `SIMCUDA_FOLDER` names none, the device is what it is, and whatever needs control of it raises `Uncontrolled`.
+"""
 
 import ctypes
 import os
@@ -10,13 +13,23 @@ GIB = 1 << 30
 FOLDER = "SIMCUDA_FOLDER"
 """Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1 and what stands in for others."""
 
+SIMULATED = FOLDER in os.environ
 
 KERNELS = Path(__file__).parents[1] / "torch" / "kernels"
 """On PYTHONPATH, it has torch's kernels computed by the CPU."""
 
+SLOW_CYCLES = 1_000_000_000
+"""About half a second on a present GPU."""
+
+
+class Uncontrolled(Exception):
+    """The device is not one that a test can control."""
+
 
 def environment(kernels: bool = False) -> dict[str, str]:
     """Return the environment of a process in which torch finds the simulated CUDA, and if wanted the CPU's kernels."""
+    if not SIMULATED:
+        return dict(os.environ)
     folder = os.environ[FOLDER]
     path = [str(KERNELS)] * kernels + os.environ.get("PYTHONPATH", "").split(os.pathsep)
     preloaded = str(Path(folder) / "libcuda.so.1")
@@ -26,10 +39,16 @@ def environment(kernels: bool = False) -> dict[str, str]:
 
 def settings(devices: int = 1, memory: int = 4 * GIB, **others: str) -> dict[str, str]:
     """Return what has to be in the environment for so many devices, each with so many bytes, when CUDA is started."""
+    if not SIMULATED:
+        if (devices, memory) != (1, 4 * GIB):
+            raise Uncontrolled("how many devices there are, and their memory")
+        return others
     return {"SIMCUDA_DEVICES": str(devices), "SIMCUDA_MEMORY": str(memory), **others}
 
 
 def _library() -> ctypes.CDLL:
+    if not SIMULATED:
+        raise Uncontrolled("the simulation's own functions")
     library = ctypes.CDLL("libcuda.so.1")
     for name in ("counts", "idle_kernels", "violations"):
         getattr(library, f"simcuda_{name}").restype = ctypes.c_size_t
@@ -65,6 +84,8 @@ def takers(counts: dict[str, int]) -> set[tuple[str, str]]:
 
 def idle_kernels() -> dict[str, int]:
     """Return the kernels that were launched and have no effect in the simulation, and how often."""
+    if not SIMULATED:
+        return {}
     return _counts(_text("idle_kernels"))
 
 
@@ -89,12 +110,20 @@ def leave(nbytes: int, device: int = 0) -> None:
 
 
 def hold(stream: int, device: int = 0) -> None:
-    """Keep what a stream gets from now on from being done."""
+    """Keep what a stream gets from now on from being done; on a real device, for half a second."""
+    if not SIMULATED:
+        import torch
+
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            torch.cuda._sleep(SLOW_CYCLES)
+        return
     assert _library().simcuda_hold(device, ctypes.c_size_t(stream)) == 0
 
 
 def resume(stream: int, device: int = 0) -> None:
-    """Let a held stream go on."""
+    """Let a held stream go on; a real device does so by itself."""
+    if not SIMULATED:
+        return
     assert _library().simcuda_resume(device, ctypes.c_size_t(stream)) == 0
 
 

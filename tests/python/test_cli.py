@@ -91,6 +91,8 @@ def test_info(report, cli):
         "memory_pools",
     }
     text = cli("info").stdout
+    assert info["simulated_prices"] == flagstone._core.simulated_prices()["source"]
+    assert info["simulated_prices"] in text
     assert info["extension"] in text
     assert info["devices"][0]["name"] in text
 
@@ -108,8 +110,10 @@ def test_replay(report, cli):
     assert result["driver_calls"]["cuMemCreate"] > 0
     assert result["driver_calls_last_pass"].get("cuMemCreate", 0) == 0, "the third pass finds what it needs"
     assert result["driver_time_us"] > 0
+    assert result["price_source"] == flagstone._core.simulated_prices()["source"]
     assert result["ns_per_op"] > 0
     text = cli("replay", TRACE, "--passes", 3).stdout
+    assert text.endswith(f"times in the driver: {result['price_source']}\n")
     assert f"{result['utilisation']:.3f}" in text
     assert "cuMemCreate" in text
 

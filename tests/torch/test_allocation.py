@@ -52,7 +52,7 @@ def test_out_of_memory_is_torchs_error_with_the_pools_numbers():
     with pytest.raises(torch.OutOfMemoryError) as caught:
         torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
     message = str(caught.value)
-    for part in ("device 0", "100.00 MiB", "4.00 MiB allocated", "limit 64.00 MiB", "device 4.00 GiB"):
+    for part in ("device 0", "100.00 MiB", "4.00 MiB allocated", "limit 64.00 MiB", " free of "):
         assert part in message, message
     smaller = torch.full((2 * MIB,), 1.0, device="cuda")
     assert (smaller.cpu() == 1).all()
@@ -147,8 +147,9 @@ def test_empty_cache_gives_memory_back():
 
 
 def test_the_fraction_is_a_limit():
+    nbytes = torch.cuda.get_device_properties(0).total_memory // 50
     torch.cuda.set_per_process_memory_fraction(0.01)
     with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(128 * MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
-    assert torch.empty(128 * MIB, dtype=torch.uint8, device="cuda").numel() == 128 * MIB
+    assert torch.empty(nbytes, dtype=torch.uint8, device="cuda").numel() == nbytes

@@ -7,6 +7,7 @@ import sys
 import pytest
 import simcuda
 
+from flagstone import _core
 from flagstone.cli.contestants import OPTIONS, Contestant
 
 pytestmark = pytest.mark.process(install=False)
@@ -71,3 +72,42 @@ def test_the_ways_to_load_are_measured_side_by_side():
         assert row["pinned_calls"] > 0
     assert prefetcher["pinned_ratio"] <= 1.15
     assert prefetcher["pinned_calls_when_warm"] == 0
+
+
+def trace(folder):
+    """Write a trace: every second block goes, others come, too large for the holes; one is still read elsewhere."""
+    rows = ["op,id,size,stream,t_us\n"]
+    rows += [f"a,{block},{3 << 20},1,{10 * block}\n" for block in range(40)]
+    rows += [f"x,0,{3 << 20},0,500\n"]
+    rows += [f"f,{block},{3 << 20},1,600\n" for block in range(0, 40, 2)]
+    rows += [f"a,{block},{5 << 20},1,{1000 + block}\n" for block in range(40, 60)]
+    rows += [f"e,0,{3 << 20},0,900000\n"]
+    path = f"{folder}/small.csv"
+    with open(path, "w") as file:
+        file.writelines(rows)
+    return path
+
+
+def test_traces_cost_torchs_allocators_what_their_models_say():
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        known = _core.Trace(trace(folder))
+        ran = bench("fragmentation", folder, "--json", "--passes", "2")
+    assert ran.returncode == 0, ran.stderr
+    rows = {row["allocator"]: row for row in json.loads(ran.stdout)["rows"]}
+    assert list(rows) == ["torch-native", "torch-expandable", "torch-async", "flagstone"]
+    for name, call in [("torch-native", "cuMemAlloc"), ("torch-expandable", "cuMemMap")]:
+        model = _core.model(known, name, passes=2)
+        assert rows[name]["peak_reserved_bytes"] == model["peak_reserved_bytes"]
+        assert sum(cost["driver_calls"].get(call, 0) for cost in rows[name]["passes"]) == model["driver_calls"][call]
+    for row in rows.values():
+        assert row["peak_active_bytes"] == (21 * 3 + 20 * 5) << 20, "what is left, what came, and what is read"
+        assert (row["errors"], len(row["passes"])) == (0, 2)
+    assert rows["flagstone"]["utilisation"] > rows["torch-native"]["utilisation"]
+
+
+def test_without_traces_or_with_traces_for_another_bench_the_usage_is_wrong():
+    assert bench("fragmentation").returncode == 2
+    assert bench("latency", "some.csv").returncode == 2
+    assert bench("fragmentation", "some.csv", "--backend", "cuda").returncode == 2

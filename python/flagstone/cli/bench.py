@@ -10,9 +10,11 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
-from flagstone.cli import loader_bench, simulation, torch_bench
+from flagstone.cli import fragmentation, loader_bench, simulation, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
+from flagstone.cli.replay import LAG_HELP, milliseconds, positive
+from flagstone.errors import ConfigError, FlagstoneError
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -36,30 +38,50 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "name",
-        choices=sorted([*_BENCHES, *_TORCH_BENCHES]),
+        choices=sorted([*_BENCHES, *_TORCH_BENCHES, "fragmentation"]),
         help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
-        "torch: pairs and tensors under torch, by allocator; dataloader: batches to the device, by pinned memory",
+        "torch: pairs and tensors under torch, by allocator; fragmentation: traces under torch, by allocator; "
+        "dataloader: batches to the device, by pinned memory",
     )
+    parser.add_argument("traces", metavar="TRACE", nargs="*", help="fragmentation: files, or folders of them")
     parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
     parser.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
+    for_traces = parser.add_argument_group("fragmentation")
+    for_traces.add_argument("--passes", type=positive, default=3, metavar="N", help="how often (default: 3)")
+    for_traces.add_argument("--lag", type=milliseconds, default=5.0, metavar="MS", help=LAG_HELP)
+    for_traces.add_argument("--picture", metavar="FILE", help="draw bytes held over time (needs matplotlib)")
     parser.set_defaults(run=run)
     return parser
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure and print."""
+    """Measure and print. A trace that could not be replayed is a failure, after the rows are printed."""
     with Progress() as progress:
-        if options.name in _TORCH_BENCHES:
-            simulated = simulation.is_wanted(options.backend)
-            rows = _TORCH_BENCHES[options.name](options.quick, progress.say, simulated)
-            backend = "sim" if simulated else "cuda"
-        else:
-            _core.configure(options.backend)
-            rows = _BENCHES[options.name](options.quick, progress.say)
-            backend = _core.process_pool().backend
+        rows, backend = _measure(options, progress.say)
     if options.json:
         print_json({"bench": options.name, "machine": machine(backend), "rows": rows})
-        return
+    else:
+        _show([fragmentation.summary(row) for row in rows] if options.name == "fragmentation" else rows)
+    for row in rows:
+        if row.get("errors"):
+            what = f"{row['errors']} allocations failed; the first: {row['first_error']}"
+            raise FlagstoneError(f"{row['case']} on {row['allocator']}: {what}")
+
+
+def _measure(options: argparse.Namespace, say: Say) -> tuple[list[Row], str]:
+    """Return the rows, and the backend that they were measured on."""
+    if options.name == "fragmentation":
+        return fragmentation.rows(options, say), "sim"
+    if options.traces or options.picture:
+        raise ConfigError(f"bench {options.name} takes no traces and draws no picture; bench fragmentation does")
+    if options.name in _TORCH_BENCHES:
+        simulated = simulation.is_wanted(options.backend)
+        return _TORCH_BENCHES[options.name](options.quick, say, simulated), "sim" if simulated else "cuda"
+    _core.configure(options.backend)
+    return _BENCHES[options.name](options.quick, say), _core.process_pool().backend
+
+
+def _show(rows: list[Row]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key, value in row.items() if not isinstance(value, list)))
     print(table(columns, [[_cell(row.get(column)) for column in columns] for row in rows]))
     if any(row.get("instructions_per_pair", 0) is None for row in rows):

@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> None:
     except CudaUnavailableError as error:
         reason = str(error)
     build, devices = _core.build_info(), _core.devices()
+    prices = _core.simulated_prices()["source"]
     if build["profile"] == "debug":
         print("flagstone: a debug build, many times slower than a release build", file=sys.stderr)
     if options.json:
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
                 "backend": devices[0]["backend"],
                 "cuda": {"available": reason is None, "reason": reason},
                 "devices": devices,
+                "simulated_prices": prices,
             }
         )
         return
@@ -47,6 +49,7 @@ def run(options: argparse.Namespace) -> None:
     print(f"extension: {_core.__file__}")
     print(f"python: {platform.python_implementation()} {platform.python_version()}")
     print(f"cuda: {reason or 'available'}")
+    print(f"prices of driver calls on simulated devices: {prices}")
     for device in devices:
         print(f"{device['backend']} device {device['ordinal']}: {device['name']}, {size(device['total_bytes'])}")
         for key, what in (("virtual_memory", "virtual memory management"), ("memory_pools", "driver memory pools")):

@@ -7,6 +7,8 @@ from flagstone import _core
 from flagstone.cli.output import Commands, Progress, duration, print_json, size, table
 from flagstone.errors import FlagstoneError
 
+LAG_HELP = "milliseconds of the trace until the simulated device has done the work behind an event (default: 5)"
+
 
 def add_parser(commands: Commands) -> argparse.ArgumentParser:
     """Add the command."""
@@ -25,7 +27,7 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
         type=milliseconds,
         default=5.0,
         metavar="MS",
-        help="milliseconds of the trace until the simulated device has done the work behind an event (default: 5)",
+        help=LAG_HELP,
     )
     parser.add_argument(
         "--threads", type=positive, default=1, metavar="N", help="with more than 1, all but the first free (default: 1)"
@@ -77,7 +79,7 @@ def describe(report: dict[str, Any]) -> str:
         if count:
             rows.append((f"  {name}", f"{count:,} ({last.get(name, 0):,} in the last pass)"))
     head = f"{report['trace']} ({report['format']}) on {report['backend']}, {report['passes']} x"
-    return f"{head}\n{table(('', report['allocator']), rows)}"
+    return f"{head}\n{table(('', report['allocator']), rows)}\ntimes in the driver: {report['price_source']}"
 
 
 def positive(text: str) -> int:

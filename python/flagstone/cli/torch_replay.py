@@ -34,6 +34,7 @@ def replay(path: str, passes: int, lag_ms: float) -> dict[str, Any]:
         "peak_reserved_bytes": peak,
         "utilisation": schedule["peak_active_bytes"] / peak if peak else 1.0,
         "errors": run.errors,
+        "first_error": run.first_error,
         "series": run.series,
     }
 
@@ -49,6 +50,7 @@ class _Run:
         self._every = max(1, passes * len(self._steps) // _SAMPLES)
         self._passes = self._live = self._done = 0
         self.errors = 0
+        self.first_error: str | None = None
         self.series: list[tuple[int, int, int]] = []
         """Microseconds, live bytes, bytes held."""
 
@@ -78,8 +80,9 @@ class _Run:
         self._live += nbytes
         try:
             self._blocks[block] = (torch.empty(nbytes, dtype=torch.uint8, device="cuda"), stream)
-        except RuntimeError:
+        except RuntimeError as error:
             self.errors += 1
+            self.first_error = self.first_error or str(error)
 
     def _use(self, block: int, stream: int, until_ns: int) -> None:
         held, user = self._blocks[block], self._streams[stream]

@@ -43,6 +43,7 @@ mod host;
 mod host_map;
 mod legacy;
 mod mappings;
+mod measured;
 mod memory;
 mod options;
 mod order;

@@ -1,6 +1,6 @@
 //! What each driver call costs the host: the one table of prices.
 
-use super::Call;
+use super::{Call, measured};
 
 /// The price of a driver function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -11,16 +11,30 @@ pub struct Price {
     pub per_mib_ns: u64,
 }
 
-/// A price for each driver function.
+/// A price for each driver function, and where the prices are from.
 ///
-/// The default is an A100 as far as figures have been published; every other figure is an estimate and marked so.
-/// Failed calls cost the same.
+/// The default is what `tests/gpu/check.sh` measured last, and for functions that it did not measure, or where it has not been
+/// run on a device yet, an A100 as far as figures have been published; every other figure is an estimate and marked so
+/// in the source. Failed calls cost the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Prices([Price; Call::COUNT]);
+pub struct Prices {
+    table: [Price; Call::COUNT],
+    source: &'static str,
+}
+
+/// The source of the default prices where none were measured.
+const PUBLISHED: &str = "published figures of an A100, and estimates";
 
 impl Default for Prices {
     fn default() -> Self {
-        Self(std::array::from_fn(|index| price(Call::ALL[index])))
+        let mut prices = Self {
+            table: std::array::from_fn(|index| published(Call::ALL[index])),
+            source: measured::SOURCE.unwrap_or(PUBLISHED),
+        };
+        for &(call, price) in measured::PRICES {
+            prices.table[call as usize] = price;
+        }
+        prices
     }
 }
 
@@ -28,18 +42,28 @@ impl Prices {
     /// Every call at no cost.
     #[must_use]
     pub fn free() -> Self {
-        Self([Price::default(); Call::COUNT])
+        Self {
+            table: [Price::default(); Call::COUNT],
+            source: "none: every call is free",
+        }
+    }
+
+    /// Where the prices are from, in words.
+    #[must_use]
+    pub const fn source(&self) -> &'static str {
+        self.source
     }
 
     /// The price of a function.
     #[must_use]
     pub const fn get(&self, call: Call) -> Price {
-        self.0[call as usize]
+        self.table[call as usize]
     }
 
     /// Sets the price of a function.
     pub const fn set(&mut self, call: Call, price: Price) {
-        self.0[call as usize] = price;
+        self.table[call as usize] = price;
+        self.source = "set by the program";
     }
 
     /// Nanoseconds that a call about that many bytes costs.
@@ -56,7 +80,7 @@ const fn each(base_ns: u64) -> Price {
     Price { base_ns, per_mib_ns: 0 }
 }
 
-const fn price(call: Call) -> Price {
+const fn published(call: Call) -> Price {
     match call {
         // kvcached, benchmarks, A100, 4096 handles of 2 MiB, one thread, averages: create 193 us, map 1.45, set access
         // 36, unmap 25.6, reserve 19 (8 GB at once). That the cost goes with the number of handles and hardly with
@@ -113,11 +137,33 @@ mod tests {
 
     #[test]
     fn the_published_figures_are_met() {
-        let prices = Prices::default();
+        let prices = Prices {
+            table: std::array::from_fn(|index| published(Call::ALL[index])),
+            source: PUBLISHED,
+        };
         assert_eq!(prices.cost(Call::MemCreate, 2 << 20), 193_000);
         assert_eq!(prices.cost(Call::MemSetAccess, 8 << 30), 36_000);
         let ms = prices.cost(Call::MemAlloc, 16 << 30) / 1_000_000;
         assert!((10..=20).contains(&ms), "16 GiB in {ms} ms");
+    }
+
+    #[test]
+    fn measured_prices_come_before_published_ones_and_say_so() {
+        let prices = Prices::default();
+        for call in Call::ALL {
+            let measured = measured::PRICES.iter().find(|(measured, _)| measured == call);
+            let wanted = measured.map_or_else(|| published(*call), |&(_, price)| price);
+            assert_eq!(prices.get(*call), wanted, "{}", call.name());
+        }
+        assert_eq!(prices.source(), measured::SOURCE.unwrap_or(PUBLISHED));
+        assert_eq!(measured::SOURCE.is_none(), measured::PRICES.is_empty());
+    }
+
+    #[test]
+    fn a_price_that_was_set_is_no_longer_from_where_the_others_are() {
+        let mut prices = Prices::default();
+        prices.set(Call::MemMap, Price::default());
+        assert_eq!(prices.source(), "set by the program");
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! What `flagstone bench` times: compiled loops over an allocator's two functions, with no Python in them.
+//! What `flagstone bench` times: compiled loops over an allocator's two functions, with no Python in them; and a driver's calls.
 
 mod allocator;
+mod driver;
 mod pairs;
 mod plain;
 mod random;
@@ -12,6 +13,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use allocator::{Functions, Object};
+
+use crate::driver::cuda::Cuda;
+use crate::error::Error;
 
 /// The allocator of two function addresses.
 fn allocator((alloc, free): (usize, usize), device: i32, stream: usize) -> PyResult<Functions> {
@@ -110,4 +114,27 @@ pub fn time_random<'py>(
     result.set_item("failures", run.failures)?;
     result.set_item("peak_live_bytes", run.peak_live)?;
     Ok(result)
+}
+
+/// Nanoseconds of each call of the CUDA driver, timed `rounds` times on a device.
+///
+/// Each dictionary has `call`, `nbytes` that it is about, the `mappings` that it is about, and `nanoseconds`, a list. Raises
+/// `CudaUnavailableError` where there is no device, and `DriverError` where a call fails.
+#[pyfunction]
+#[pyo3(signature = (device = 0, *, rounds = 20))]
+pub fn time_driver(py: Python<'_>, device: i32, rounds: usize) -> PyResult<Vec<Bound<'_, PyDict>>> {
+    let timings = py.detach(|| {
+        let cuda = Cuda::new(device)?;
+        let stream = cuda.make_stream()?;
+        driver::time(&cuda, stream, rounds).map_err(Error::from)
+    })?;
+    let row = |((call, bytes, mappings), nanoseconds): (driver::Case, Vec<u64>)| {
+        let row = PyDict::new(py);
+        row.set_item("call", call.name())?;
+        row.set_item("nbytes", bytes)?;
+        row.set_item("mappings", mappings)?;
+        row.set_item("nanoseconds", nanoseconds)?;
+        Ok(row)
+    };
+    timings.into_iter().map(row).collect()
 }
