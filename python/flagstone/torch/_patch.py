@@ -20,9 +20,10 @@ _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
 _NOTHING = Stats(
-    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "steps", "large"}},
+    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "steps", "large", "miss_times"}},
     limit=None,
     steps=(),
+    miss_times=(),
     large=LargeStats(**{field.name: 0 for field in fields(LargeStats)}),
 )
 
