@@ -146,14 +146,11 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
-    /// Synchronises the context if as much waits for that as is in use otherwise, 64 MiB at least; before an allocation, so
-    /// that the pool need not grow for what nobody uses any more. Where a capture is under way nothing is done.
-    pub(crate) fn settle_unseen(&self) {
+    /// Whether as much waits for a synchronisation of the context as is in use otherwise, 64 MiB at least: then that is worth
+    /// more than to grow.
+    pub(crate) fn is_much_unseen(&self) -> bool {
         let unseen = self.unseen_bytes();
-        if unseen >= UNSEEN_LEAST && unseen >= self.pages.reserved() / 2 {
-            // What cannot be waited for now is waited for later.
-            let _ = self.quiesce();
-        }
+        unseen >= UNSEEN_LEAST && unseen >= self.pages.reserved() / 2
     }
 
     fn add_to_uses(&self, block: &Block, new: Use) {

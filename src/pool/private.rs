@@ -108,7 +108,7 @@ impl<D: Driver> Pool<D> {
 
     /// Whether a capture may be under way, which a wait for the device would end. Those that nobody announced are seen
     /// when their streams are blocking or kept ones.
-    pub(super) fn may_capture(&self) -> bool {
+    pub(crate) fn may_capture(&self) -> bool {
         let capturing = |stream| self.driver.is_capturing(stream) != Ok(false);
         let unannounced = |arena: &Arena| {
             let Owner { key, stream } = arena.owner();

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use super::process;
+
 use crate::config::Config;
 #[cfg(feature = "cuda")]
 use crate::driver::cuda::Cuda;
@@ -316,6 +318,11 @@ impl AnyPool {
         each!(self, pool => pool.free_unseen(ptr))
     }
 
+    /// See `Pool::may_capture`.
+    pub(crate) fn may_capture(&self) -> bool {
+        each!(self, pool => pool.may_capture())
+    }
+
     /// See [`Pool::synchronize`].
     ///
     /// # Errors
@@ -434,7 +441,10 @@ impl AnyPool {
 }
 
 fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<Stream>) -> Result<DevicePtr> {
-    pool.settle_unseen();
+    if pool.is_much_unseen() && !process::may_capture() {
+        // What cannot be waited for now is waited for later.
+        let _ = pool.synchronize();
+    }
     let ptr = pool.alloc(bytes, pool.driver().home())?;
     let Some(stream) = stream else { return Ok(ptr) };
     match pool.record_stream(ptr, stream) {

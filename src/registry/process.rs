@@ -113,6 +113,11 @@ pub fn all() -> impl Iterator<Item = &'static AnyPool> {
     (0..DEVICES as i32).filter_map(existing)
 }
 
+/// Whether one of them knows of a capture under way, which a wait for the device would end.
+pub(super) fn may_capture() -> bool {
+    all().any(AnyPool::may_capture)
+}
+
 /// The pool that gave out the block at `addr`, looking at the one of `device` first.
 #[inline]
 pub fn owner(addr: DevicePtr, device: i32) -> Option<&'static AnyPool> {

@@ -412,6 +412,35 @@ pub fn puts_aside_what_can_get_no_event(kind: &impl Kind) {
     sound(&pool);
 }
 
+/// Work that was recorded has its event at once, also where the stream's handle is not kept; a block that nobody knows the
+/// uses of waits for the context; and a synchronisation makes all of them ready.
+pub fn waits_for_recorded_work_and_for_unseen(kind: &impl Kind) {
+    let driver = kind.driver(GIB);
+    let side = kind.stream(&driver);
+    let pool = Pool::new(driver, kind.config()).unwrap();
+    let [recorded, unseen, both] = [MIB, 2 * MIB, 4 * MIB].map(|bytes| pool.alloc(bytes, LEGACY).unwrap());
+    for block in [recorded, both] {
+        pool.record_work(block, side).unwrap();
+        pool.record_work(block, side).unwrap();
+    }
+    assert_eq!(pool.stats().event_count, 4);
+    pool.free(recorded).unwrap();
+    pool.free_unseen(unseen).unwrap();
+    pool.free_unseen(both).unwrap();
+    assert_eq!(pool.stats().event_count, 4, "the free needs no event more");
+    assert_eq!(pool.unseen_bytes(), 2 * MIB, "a use that was recorded is known");
+    assert!(matches!(pool.free_unseen(unseen), Err(Error::DoubleFree { .. })));
+    assert_eq!(pool.stats().pending_blocks, 3);
+    sound(&pool);
+    kind.finish(pool.driver());
+    pool.synchronize().unwrap();
+    assert_eq!((pool.stats().pending_blocks, pool.unseen_bytes()), (0, 0));
+    // One that is live when the pool goes has an event too.
+    let kept = pool.alloc(MIB, LEGACY).unwrap();
+    pool.record_work(kept, side).unwrap();
+    sound(&pool);
+}
+
 /// A destroyed stream is refused, in every call that takes one, and nothing is changed.
 pub fn refuses_dead_streams(kind: &impl Kind) {
     let driver = kind.driver(GIB);
@@ -616,7 +645,8 @@ macro_rules! contract {
         contract!($kind; gives_distinct_aligned_blocks, reuses_without_growing, puts_neighbours_together,
             refuses_wrong_pointers, ignores_a_wrong_size, refuses_impossible_sizes, keeps_the_limit,
             gives_idle_memory_back_before_failing, trims_to_what_is_live, reserves_ahead, keeps_streams_apart,
-            waits_for_recorded_uses, puts_aside_what_can_get_no_event, survives_threads, one_of_two_frees_wins,
+            waits_for_recorded_uses, puts_aside_what_can_get_no_event,
+            waits_for_recorded_work_and_for_unseen, survives_threads, one_of_two_frees_wins,
             threads_leave_nothing_behind, takes_magazines_under_pressure, snapshots_cover_everything,
             keeps_private_pools_private);
     };

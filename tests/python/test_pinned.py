@@ -208,8 +208,7 @@ def test_record_says_what_is_wrong(device, pinned):
         buffer.record(stream)
 
 
-def test_a_capture_makes_the_buffer_wait(device, pinned):
-    """A failing event, as in a capture, is not taken for a copy that is over."""
+def test_a_copy_whose_event_cannot_be_recorded_waits_for_a_synchronisation(device, pinned):
     copy, buffer = device.create_stream(), pinned.alloc(MIB)
     address = buffer.ptr
     device.fail_call("cuEventRecord")

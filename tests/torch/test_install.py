@@ -28,7 +28,7 @@ def test_looking_for_a_device_is_not_too_late():
 @pytest.mark.process(install={"limit": "1GiB"})
 def test_other_settings_are_refused_once_it_is_in_force():
     flagstone.torch.install(limit="1GiB")
-    with pytest.raises(flagstone.ConfigError):
+    with pytest.raises(flagstone.ConfigError, match=r"cuda,limit:2147483648.*first, backend:cuda,limit:1073741824$"):
         flagstone.torch.install(limit="2GiB")
     torch.ones(1, device="cuda")
     flagstone.torch.install(limit="1GiB")

@@ -87,6 +87,9 @@ COPIES = {
     "copy_": lambda tensor, there: there.copy_(tensor, non_blocking=True),
     "view": lambda tensor, there: tensor.view(1024, 1024).to("cuda", non_blocking=True),
     "split": lambda tensor, there: [part.to("cuda", non_blocking=True) for part in tensor.split(MIB // 4)],
+    "foreach": lambda tensor, there: (
+        [there] if torch._foreach_copy_([there], [tensor], non_blocking=True) is None else there
+    ),
     "back": lambda tensor, there: tensor.copy_(there, non_blocking=True).to("cuda", non_blocking=True),
 }
 

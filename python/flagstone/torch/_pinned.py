@@ -68,10 +68,11 @@ class PinnedTensor(torch.Tensor):
         options = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **options)
-            if not isinstance(result, (torch.Tensor, list, tuple)):
+            # Copies return a tensor, several, or nothing; questions, which are most calls, something else.
+            made = _made(result)
+            if result is not None and not made:
                 return result
             given = [*_tensors(args), *_tensors(options.values())]
-            made = list(_tensors((result,)))
             devices = {tensor.device for tensor in (*given, *made) if tensor.is_cuda}
             pinned = {tensor.untyped_storage().data_ptr(): tensor._pool for tensor in given if isinstance(tensor, cls)}
             for device in devices:
@@ -100,6 +101,14 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from _tensors(value)
+
+
+def _made(result: Any) -> list[torch.Tensor]:
+    """Return the tensors of a result."""
+    if isinstance(result, torch.Tensor):
+        return [result]
+    several = isinstance(result, (list, tuple)) and len(result) > 0 and isinstance(result[0], torch.Tensor)
+    return list(_tensors(result)) if several else []
 
 
 def _record(pool: PinnedPool, address: int, device: torch.device) -> None:
