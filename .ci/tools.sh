@@ -14,6 +14,12 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes $missing libc6-dev
 fi
+# The tests of `flagstone report` need a browser. Where it cannot be had they are skipped, and say so.
+if ! command -v chromium >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    { apt-get -qq update &&
+        DEBIAN_FRONTEND=noninteractive timeout 150 apt-get -qq install --yes --no-install-recommends chromium; } ||
+        echo "no chromium: the tests that need it are skipped"
+fi
 .ci/need.sh cargo
 .ci/need.sh python
 rustc --version

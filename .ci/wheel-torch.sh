@@ -19,21 +19,21 @@ reason=$(.ci/simcuda.sh "$work/venv" requirements/torch.txt) || {
 rm -rf dist
 make --no-print-directory wheel
 "$work/venv/bin/python" -m pip --disable-pip-version-check --quiet install --no-index dist/*abi3*.whl
-cp tests/torch/training.py "$work/training.py"
+cp -r tests/torch/train.py tests/torch/kernels "$work"
 cd "$work"
 
 # Runs a program under the simulated CUDA: its output and the counts of its calls go to files of this name.
 simulated() {
     name=$1
     shift
-    SIMCUDA_COUNTS=$work/$name.counts LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 \
-        "$@" >"$name.output"
+    SIMCUDA_COUNTS=$work/$name.counts PYTHONPATH=$work/kernels LD_LIBRARY_PATH=$work/venv/simcuda \
+        LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 "$@" >"$name.output"
 }
 # How often a function was called.
 calls() { awk -v name="$2" '$1 == name { count = $2 } END { print count + 0 }' "$1.counts"; }
 
-simulated native venv/bin/python training.py
-simulated flagstone venv/bin/flagstone run training.py
+simulated native venv/bin/python train.py --steps 8
+simulated flagstone venv/bin/flagstone run train.py --steps 8
 cmp native.output flagstone.output || fail "the losses differ"
 for function in cudaMalloc cudaMallocAsync cudaMallocFromPoolAsync cuMemAlloc_v2; do
     [ "$(calls flagstone $function)" = 0 ] || fail "not all memory came from flagstone: $function was called"

@@ -5,6 +5,7 @@ pub mod bytes;
 pub mod config;
 pub mod driver;
 pub mod error;
+pub mod histogram;
 #[cfg(not(loom))]
 pub mod history;
 #[cfg(all(feature = "trace", not(loom)))]

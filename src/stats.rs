@@ -3,6 +3,7 @@
 
 use crate::bytes;
 use crate::driver::{DevicePtr, Stream};
+use crate::histogram::Histogram;
 use std::fmt;
 
 /// A pool's numbers at one moment. Bytes and counts; exact when no thread allocates or frees meanwhile.
@@ -45,6 +46,8 @@ pub struct Stats {
     pub freed_requested_bytes: u64,
     /// Requests that no magazine could meet.
     pub miss_count: u64,
+    /// How long those took that no list of ready blocks could meet either, and that got their memory.
+    pub miss_times: Histogram,
     /// Times that the pool grew: by idle memory, by memory from the driver, or by both.
     pub growth_count: u64,
     /// Bytes taken from the driver so far; less `reserved_bytes` those given back.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The modules, lowest first. Each may name itself and those before it. A folder's part that stands higher than the rest
 /// of it has an entry of its own: `driver` is what a device must give, and no pool can name the devices behind it.
-const LAYERS: [&str; 23] = [
+const LAYERS: [&str; 24] = [
     "bytes",
     "size_class",
     "sync",
@@ -19,6 +19,7 @@ const LAYERS: [&str; 23] = [
     "thread",
     "stream",
     "pages",
+    "histogram",
     "stats",
     "history",
     "pool",

@@ -11,7 +11,6 @@ Importing this package loads no driver and touches no device; the first pool doe
 """
 
 import importlib
-from types import ModuleType
 
 from flagstone._core import Buffer, PinnedBuffer, PinnedPool, Pool, __version__
 from flagstone.errors import (
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from flagstone import stats as stats
     from flagstone import testing as testing
     from flagstone import torch as torch
+    from flagstone._usage import statistics as statistics
 
 __all__ = [
     "Buffer",
@@ -61,17 +61,20 @@ __all__ = [
     "TooManyError",
     "TraceError",
     "__version__",
+    "statistics",
 ]
 
 _SUBMODULES = frozenset({"cuda_core", "cupy", "history", "numba", "stats", "testing", "torch"})
 
 
-def __getattr__(name: str) -> ModuleType:
-    """Import a submodule when it is first asked for."""
+def __getattr__(name: str) -> object:
+    """Import a submodule, or what is in one, when it is first asked for."""
+    if name == "statistics":
+        return importlib.import_module("flagstone._usage").statistics
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(set(globals()) | _SUBMODULES)
+    return sorted({*globals(), *_SUBMODULES, "statistics"})

@@ -1,4 +1,4 @@
-"""What a pool says about itself: `Pool.stats()` and `Pool.snapshot()`.
+"""What a pool says about itself: `Pool.stats()`, which is cheap, and `Pool.snapshot()`, which looks at every block.
 
 Sizes are bytes. Requested is what callers asked for; allocated is that rounded to size classes; active adds blocks that
 are freed and still in use on a stream; reserved is what the pool holds from the driver.
@@ -6,8 +6,12 @@ are freed and still in use on a stream; reserved is what the pool holds from the
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,10 @@ class Stats:
     """The same, as asked for."""
     miss_count: int
     """Allocations that no magazine could meet."""
+    miss_times: tuple[int, ...]
+    """How long those took that no list of ready blocks could meet either, and that got their memory: the n-th number
+    counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. What a magazine or such a list
+    meets takes tens of nanoseconds and is not timed: reading the clock would take as long."""
     growth_count: int
     """Times that the pool grew: by idle memory, by memory from the driver, or by both."""
     taken_bytes: int
@@ -119,6 +127,60 @@ class Stats:
         """Peak active bytes over peak reserved bytes: 1 is a pool that never held more than was in use."""
         return self.peak_active_bytes / self.peak_reserved_bytes if self.peak_reserved_bytes else 1.0
 
+    @property
+    def fragmentation(self) -> float:
+        """The part of `cached_bytes` that is not in the largest free range: 0 when all of it could be one block.
+
+        Memory in several pieces is still memory: with virtual memory the pool maps it where it is wanted.
+        """
+        return max(0.0, 1 - self.largest_free_bytes / self.cached_bytes) if self.cached_bytes else 0.0
+
+    def miss_time_below(self, part: float) -> int:
+        """Return nanoseconds that `part` (0 to 1) of the timed misses took less than; at most twice the least such."""
+        wanted = sum(self.miss_times) * part
+        seen = 0
+        for place, count in enumerate(self.miss_times):
+            seen += count
+            if count and seen >= wanted:
+                return 2 << place
+        return 0
+
+    def __str__(self) -> str:
+        """Lay the numbers out as a table, for people and bug reports."""
+        from flagstone._text import duration, size, table
+
+        rows = [
+            ("requested", size(self.requested_bytes), size(self.peak_requested_bytes)),
+            ("allocated", size(self.allocated_bytes), size(self.peak_allocated_bytes)),
+            ("active", size(self.active_bytes), size(self.peak_active_bytes)),
+            ("reserved", size(self.reserved_bytes), size(self.peak_reserved_bytes)),
+            ("cached", size(self.cached_bytes), ""),
+            ("  in magazines", size(self.magazine_bytes), ""),
+            ("  largest free range", size(self.largest_free_bytes), ""),
+            ("limit", "none" if self.limit is None else size(self.limit), ""),
+            ("live blocks", f"{self.live_blocks:,}", ""),
+            ("blocks that wait for streams", f"{self.pending_blocks:,}", ""),
+            ("allocations", f"{self.alloc_count:,}", ""),
+            ("frees", f"{self.free_count:,}", ""),
+            ("misses", f"{self.miss_count:,}", ""),
+            *(
+                (f"  {100 * part:g} % of them below", duration(self.miss_time_below(part) / 1000), "")
+                for part in (0.5, 0.99)
+                if any(self.miss_times)
+            ),
+            ("growths", f"{self.growth_count:,}", ""),
+            ("short of memory", f"{self.pressure_count:,}", ""),
+            ("out of memory", f"{self.out_of_memory_count:,}", ""),
+        ]
+        mistakes = (
+            ("frees of foreign pointers", self.invalid_free_count),
+            ("double frees", self.double_free_count),
+            ("frees with a wrong size", self.wrong_size_free_count),
+            ("failed driver calls", self.driver_error_count),
+        )
+        rows += [(name, f"{count:,}", "") for name, count in mistakes if count]
+        return table((f"device {self.device}", "now", "peak"), rows)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -153,3 +215,43 @@ class Snapshot:
 
     device: int
     segments: tuple[Segment, ...]
+
+    def by_stream(self) -> dict[int, Share]:
+        """Return what each stream's memory holds, by the stream's handle."""
+        return self._shares(lambda segment, _: segment.stream)
+
+    def by_size(self) -> dict[int, Share]:
+        """Return what blocks of each size hold, by their rounded size in bytes; a free range counts as one block."""
+        return self._shares(lambda _, block: block.bytes)
+
+    def by_private_pool(self) -> dict[tuple[int, int], Share]:
+        """Return what each private pool holds, by its name; (0, 0) has what belongs to none."""
+        return self._shares(lambda segment, _: segment.pool_id)
+
+    def _shares(self, key: Callable[[Segment, Block], Key]) -> dict[Key, Share]:
+        sums: defaultdict[Key, list[int]] = defaultdict(lambda: [0] * 5)
+        for segment in self.segments:
+            for block in segment.blocks:
+                share = sums[key(segment, block)]
+                if block.state == "active_allocated":
+                    share[0] += 1
+                    share[1] += block.requested
+                    share[2] += block.bytes
+                else:
+                    share[3 if block.state == "active_pending_free" else 4] += block.bytes
+        return {name: Share(*share) for name, share in sums.items()}
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one stream, size or private pool has of a pool."""
+
+    live_blocks: int
+    requested_bytes: int
+    """Live, as asked for."""
+    allocated_bytes: int
+    """Live, rounded."""
+    pending_bytes: int
+    """Freed, and waiting for other streams."""
+    cached_bytes: int
+    """Ready for use."""

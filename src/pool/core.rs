@@ -3,6 +3,7 @@
 use super::owners::Owned;
 use crate::arena::{Arena, ArenaKey, Metadata, Owner, StreamKey, Visit};
 use crate::driver::{DevicePtr, Stream};
+use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
@@ -44,6 +45,8 @@ fn watch_fork() {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) misses: AtomicU64,
+    /// How long those took that no list of ready blocks could meet.
+    pub(crate) miss_times: histogram::Recorder,
     pub(crate) growths: AtomicU64,
     pub(crate) out_of_memory: AtomicU64,
     pub(crate) pressure: AtomicU64,

@@ -18,6 +18,7 @@ use crate::sync::lock;
 use crate::thread::Cache;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// How many bytes of one class are taken from an arena at once for a magazine.
 const REFILL: u64 = 32 << 10;
@@ -60,8 +61,8 @@ impl<D: Driver> Pool<D> {
             Some(addr) => addr,
             None => {
                 count(&self.core.events.misses);
-                let index = match self.refill(arena, cache, units) {
-                    0 => self.grow_or_press(arena, cache, units, bytes)?,
+                let index = match self.take_ready(arena, cache, units) {
+                    0 => self.take_slowly(arena, cache, units, bytes)?,
                     index => index,
                 };
                 self.core.give_out(cache, index, bytes)
@@ -71,8 +72,8 @@ impl<D: Driver> Pool<D> {
         Ok(addr)
     }
 
-    /// A held block from what the arena and the thread have, or 0. No driver call but queries of events.
-    fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+    /// A held block from a list of ready ones, or 0.
+    fn take_ready(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
         if let (Some(cache), Kind::Large) = (cache, Kind::of(units)) {
             cache.keep_large(arena.is_settled());
         }
@@ -82,12 +83,24 @@ impl<D: Driver> Pool<D> {
                 return index;
             }
         }
-        if let Some(list) = arena.shared(units) {
-            let index = list.pop(&self.core.metadata.blocks);
-            if index != 0 {
-                return index;
-            }
-        }
+        arena
+            .shared(units)
+            .map_or(0, |list| list.pop(&self.core.metadata.blocks))
+    }
+
+    /// A held block from whatever has one, and how long that took.
+    fn take_slowly(&self, arena: &Arena, cache: Option<&Cache>, units: u32, bytes: u64) -> Result<u32> {
+        let began = Instant::now();
+        let index = match self.refill(arena, cache, units) {
+            0 => self.grow_or_press(arena, cache, units, bytes)?,
+            index => index,
+        };
+        self.core.events.miss_times.add(began.elapsed());
+        Ok(index)
+    }
+
+    /// A held block from what the arena has, or 0. No driver call but queries of events.
+    fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
         let index = self.take_from(arena, cache, units);
         if index != 0 || !self.poll_pending() {
             return index;

@@ -23,6 +23,11 @@ impl PoolRef {
     pub fn new(pool: impl Into<Arc<AnyPool>>) -> Self {
         Self(pool.into())
     }
+
+    /// What tells this pool from others.
+    pub fn address(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
 }
 
 impl Clone for PoolRef {

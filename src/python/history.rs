@@ -4,38 +4,33 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
+use super::block::PoolRef;
 use super::{stacks, stats};
 use crate::history::{Event, Frame, History};
-use crate::registry::AnyPool;
 
 /// What follows stacks for the pools that want them.
 const FOLLOWER: &str = "flagstone.history._stacks";
 
 /// `BasePool.start_history`.
-pub fn start(py: Python<'_>, pool: &AnyPool, most: usize, stacks: bool) -> PyResult<()> {
+pub fn start(py: Python<'_>, pool: &PoolRef, most: usize, stacks: bool) -> PyResult<()> {
     if most == 0 {
         return Err(PyValueError::new_err("max_events is 1 or more, not 0"));
     }
     let call = if stacks { "start" } else { "stop" };
-    py.import(FOLLOWER)?.call_method1(call, (key(pool),))?;
+    py.import(FOLLOWER)?.call_method1(call, (pool.address(),))?;
     py.detach(|| pool.start_history(most, stacks));
     Ok(())
 }
 
 /// `BasePool.stop_history`.
-pub fn stop(py: Python<'_>, pool: &AnyPool) -> PyResult<()> {
+pub fn stop(py: Python<'_>, pool: &PoolRef) -> PyResult<()> {
     py.detach(|| pool.stop_history());
-    py.import(FOLLOWER)?.call_method1("stop", (key(pool),))?;
+    py.import(FOLLOWER)?.call_method1("stop", (pool.address(),))?;
     Ok(())
 }
 
-/// What tells this pool from others while it is recorded.
-fn key(pool: &AnyPool) -> usize {
-    std::ptr::from_ref(pool).addr()
-}
-
 /// `BasePool.history`.
-pub fn get<'py>(py: Python<'py>, pool: &AnyPool) -> PyResult<Bound<'py, PyAny>> {
+pub fn get<'py>(py: Python<'py>, pool: &PoolRef) -> PyResult<Bound<'py, PyAny>> {
     let (
         History {
             events,

@@ -174,6 +174,15 @@ impl BasePool {
         history::get(py, &self.pool)
     }
 
+    /// Objects of the same pool, as `process_pool` returns them, are equal.
+    fn __eq__(&self, other: &Self) -> bool {
+        self.pool.address() == other.pool.address()
+    }
+
+    fn __hash__(&self) -> usize {
+        self.pool.address()
+    }
+
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let pool = slf.get().pool();
         let stats = slf.py().detach(|| pool.stats());

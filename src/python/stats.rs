@@ -49,10 +49,12 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         driver_error_count,
         limit,
         host_bytes;
+        miss_times,
         steps,
         large
     });
     let _ = steps;
+    fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
     fields.set_item("large", large_stats(py, large)?)?;
     class(py, "Stats")?.call((), Some(&fields))
 }

@@ -11,7 +11,7 @@ import pytest
 import flagstone
 
 TRACE = Path(__file__).parents[2] / "benches/traces/gpt_variable_length.csv.gz"
-COMMANDS = ("info", "demo", "replay", "bench")
+COMMANDS = ("info", "demo", "replay", "report", "bench")
 
 
 @pytest.fixture

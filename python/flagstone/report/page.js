@@ -171,7 +171,12 @@ function measure(state, moment) {
 const hasStacks = data.stacks.some((frames) => frames.length > 0);
 
 function holder(block) {
-  if (hasStacks) return data.stacks[block.stack][0] ?? (block.since < 0 ? "live before the recording" : "unknown");
+  if (hasStacks) {
+    const frames = data.stacks[block.stack];
+    // A function with a name says more than a comprehension or a lambda within it.
+    const named = frames.find((frame) => !frame.startsWith("<")) ?? frames[0];
+    return named ?? (block.since < 0 ? "live before the recording" : "unknown");
+  }
   return block.since < 0 ? `${bytes(block.size)}, live before the recording` : `blocks of ${bytes(block.size)}`;
 }
 

@@ -20,8 +20,9 @@ _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
 _NOTHING = Stats(
-    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "large"}},
+    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "large", "miss_times"}},
     limit=None,
+    miss_times=(),
     large=LargeStats(**{field.name: 0 for field in fields(LargeStats)}),
 )
 

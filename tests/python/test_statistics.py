@@ -1,0 +1,193 @@
+"""What a pool says about itself, and what a block of code used."""
+
+import threading
+
+import pytest
+
+import flagstone
+from flagstone import stats
+from flagstone.testing import SimulatedDevice
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device():
+    return SimulatedDevice(capacity=1 << 30, backed=False)
+
+
+def test_the_table_has_what_a_report_needs(device):
+    pool = flagstone.Pool(device, limit=64 * MIB)
+    kept = pool.alloc_raw(10 * MIB)
+    pool.free_raw(pool.alloc_raw(20 * MIB))
+    with pytest.raises(flagstone.OutOfMemoryError):
+        pool.alloc_raw(60 * MIB)
+    with pytest.raises(flagstone.InvalidPointerError):
+        pool.free_raw(12345)
+    lines = [line.split() for line in str(pool.stats()).splitlines()]
+    assert lines[0] == ["device", "0", "now", "peak"]
+    assert ["requested", "10.0", "MiB", "30.0", "MiB"] in lines
+    assert ["limit", "64.0", "MiB"] in lines
+    assert ["live", "blocks", "1"] in lines
+    assert ["allocations", "2"] in lines
+    assert ["out", "of", "memory", "1"] in lines
+    assert ["frees", "of", "foreign", "pointers", "1"] in lines
+    assert not any("double" in line for line in lines)
+    pool.free_raw(kept)
+
+
+def test_misses_are_timed_and_hits_are_not(device):
+    pool = flagstone.Pool(device)
+    assert pool.stats().miss_time_below(0.5) == 0
+    for _ in range(100):
+        pool.free_raw(pool.alloc_raw(1000))
+    numbers = pool.stats()
+    assert 0 < sum(numbers.miss_times) <= numbers.miss_count < 100
+    assert len(numbers.miss_times) == 32
+    assert 0 < numbers.miss_time_below(0.5) <= numbers.miss_time_below(1)
+    assert "100 % of them below" not in str(numbers)
+    assert "99 % of them below" in str(numbers)
+
+
+def test_fragmentation_is_what_is_not_in_the_largest_range(device):
+    pool = flagstone.Pool(device, source="slabs", growth="64MiB")
+    blocks = [pool.alloc_raw(8 * MIB) for _ in range(8)]
+    assert (pool.stats().cached_bytes, pool.stats().fragmentation) == (0, 0.0)
+    for block in blocks[::2]:
+        pool.free_raw(block)
+    assert pool.stats().fragmentation == pytest.approx(0.75)
+    for block in blocks[1::2]:
+        pool.free_raw(block)
+    assert pool.stats().fragmentation == 0.0
+
+
+def test_a_snapshot_is_divided_by_stream_size_and_private_pool(device):
+    pool = flagstone.Pool(device)
+    stream, other = device.create_stream(), device.create_stream()
+    pool.keep_stream(other)
+    pool.alloc_raw(1000)
+    pool.alloc_raw(1001, stream)
+    buffer = pool.alloc(3 * MIB, stream)
+    device.hold(other)
+    pool.record_stream(buffer, other)
+    buffer.free()
+    snapshot = pool.snapshot()
+    streams = snapshot.by_stream()
+    assert streams.keys() == {0, stream}
+    assert (streams[0].live_blocks, streams[0].requested_bytes, streams[0].allocated_bytes) == (1, 1000, 1024)
+    assert (streams[stream].live_blocks, streams[stream].pending_bytes) == (1, 3 * MIB)
+    sizes = snapshot.by_size()
+    assert (sizes[1024].live_blocks, sizes[1024].requested_bytes) == (2, 2001)
+    assert sizes[3 * MIB].pending_bytes == 3 * MIB
+    (everything,) = snapshot.by_private_pool().values()
+    numbers = pool.stats()
+    assert everything.requested_bytes == numbers.requested_bytes
+    assert everything.allocated_bytes == numbers.allocated_bytes
+    assert everything.pending_bytes == numbers.active_bytes - numbers.allocated_bytes
+    assert everything.cached_bytes == numbers.cached_bytes
+    for shares in (streams, sizes):
+        assert sum(share.cached_bytes for share in shares.values()) == numbers.cached_bytes
+    device.release(other)
+
+
+def test_numbers_are_frozen(device):
+    with pytest.raises(AttributeError):
+        flagstone.Pool(device).stats().live_blocks = 3
+    assert isinstance(flagstone.Pool(device).stats(), stats.Stats)
+
+
+def test_a_block_of_code_and_what_it_used(device):
+    pool = flagstone.Pool(device)
+    before = pool.alloc_raw(5 * MIB)
+    usage = flagstone.statistics(pool)
+    with usage:
+        pool.free_raw(pool.alloc_raw(30 * MIB))
+        pool.alloc_raw(2 * MIB)
+    pool.alloc_raw(100 * MIB)
+    assert (usage.runs, usage.alloc_count, usage.free_count) == (1, 2, 1)
+    assert usage.peak_requested_bytes == usage.peak_allocated_bytes == usage.peak_active_bytes == 35 * MIB
+    assert usage.peak_reserved_bytes == 36 * MIB, "5 MiB are three pages"
+    assert (usage.added_bytes, usage.left_bytes) == (30 * MIB, 2 * MIB)
+    with usage:
+        pool.free_raw(before)
+    assert (usage.runs, usage.alloc_count, usage.free_count) == (2, 2, 2)
+    assert (usage.peak_requested_bytes, usage.left_bytes) == (107 * MIB, -3 * MIB)
+    lines = [line.split() for line in str(usage).splitlines()]
+    assert lines[0] == ["2", "runs"]
+    assert ["peak", "requested", "107.0", "MiB"] in lines
+
+
+def test_a_function_s_calls_add_up(device):
+    pool = flagstone.Pool(device)
+    usage = flagstone.statistics(pool)
+
+    @usage
+    def step(size):
+        pool.free_raw(pool.alloc_raw(size))
+        return size
+
+    assert [step(size) for size in (MIB, 3 * MIB, 2 * MIB)] == [MIB, 3 * MIB, 2 * MIB]
+    assert (usage.runs, usage.alloc_count, usage.peak_requested_bytes) == (3, 3, 3 * MIB)
+
+    @usage
+    def fail():
+        pool.alloc_raw(7 * MIB)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (usage.runs, usage.left_bytes, usage.peak_requested_bytes) == (4, 7 * MIB, 7 * MIB)
+
+
+def test_blocks_within_each_other_and_beside_each_other(device):
+    pool = flagstone.Pool(device)
+    outer, inner, beside = (flagstone.statistics(pool) for _ in range(3))
+    with outer:
+        pool.free_raw(pool.alloc_raw(10 * MIB))
+        with inner:
+            pool.free_raw(pool.alloc_raw(4 * MIB))
+        beside.__enter__()
+        with inner:
+            pool.free_raw(pool.alloc_raw(6 * MIB))
+    pool.free_raw(pool.alloc_raw(20 * MIB))
+    beside.__exit__(None, None, None)
+    assert outer.peak_requested_bytes == 10 * MIB
+    assert (inner.peak_requested_bytes, inner.runs) == (6 * MIB, 2)
+    assert beside.peak_requested_bytes == 20 * MIB
+
+
+def test_a_function_that_calls_itself(device):
+    pool = flagstone.Pool(device)
+    usage = flagstone.statistics(pool)
+
+    @usage
+    def down(depth):
+        block = pool.alloc_raw(depth * MIB)
+        if depth > 1:
+            down(depth - 1)
+        pool.free_raw(block)
+
+    down(4)
+    assert (usage.runs, usage.peak_requested_bytes, usage.added_bytes) == (4, 10 * MIB, 10 * MIB)
+
+
+def test_without_a_pool_it_is_the_process_s(child):
+    ran = child(
+        "from flagstone import _core; import flagstone\n"
+        "_core.configure('sim')\n"
+        "with flagstone.statistics() as usage:\n"
+        "    _core.process_pool().alloc(1000)\n"
+        "assert _core.process_pool() == _core.process_pool() != flagstone.Pool(backend='sim')\n"
+        "assert len({_core.process_pool(), _core.process_pool()}) == 1\n"
+        "print(usage.alloc_count, usage.left_bytes)"
+    )
+    assert ran.stdout == "1 0\n", ran.stderr
+
+
+def test_other_threads_count(device):
+    pool = flagstone.Pool(device)
+    with flagstone.statistics(pool) as usage:
+        thread = threading.Thread(target=lambda: pool.alloc_raw(MIB))
+        thread.start()
+        thread.join()
+    assert (usage.alloc_count, usage.left_bytes) == (1, MIB)
