@@ -269,3 +269,9 @@ def test_what_is_not_simulated_says_so_and_is_counted():
     assert (found.value, status.value) == (0, 1)
     counts = simcuda.counts()
     assert [counts[name] for name in ("cudaArrayGetInfo", "cuLaunchKernel", "missing:cuNoSuchFunction")] == [1, 1, 1]
+
+
+def test_every_driver_function_that_torch_asks_for_is_there():
+    torch.ones(10, device="cuda") * 2
+    torch.cuda.synchronize()
+    assert [name for name in simcuda.counts() if name.startswith("missing:")] == []
