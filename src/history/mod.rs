@@ -85,6 +85,9 @@ pub struct Event {
     pub stack: u32,
 }
 
+// What the documentation says of the memory that a history takes.
+const _: () = assert!(size_of::<Event>() == 64);
+
 /// A history that was recorded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {

@@ -8,7 +8,7 @@ use crate::metadata::{Block, State};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
-    /// Records what happens from now on, the newest `most` events (at most 128 Mi, 72 bytes each), and forgets what was
+    /// Records what happens from now on, the newest `most` events (at most 128 Mi, 64 bytes each), and forgets what was
     /// recorded before. With `stacks` each event has the Python stack of its thread, where somebody keeps one.
     ///
     /// Until [`Self::stop_history`] no request is a hit: a pair of allocation and free takes about a microsecond. Looks at

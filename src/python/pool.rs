@@ -181,7 +181,7 @@ impl BasePool {
         stats::snapshot(py, &py.detach(|| self.pool.snapshot()))
     }
 
-    /// Records what happens to the memory from now on: the newest `max_events` events, 72 bytes each. What was recorded before
+    /// Records what happens to the memory from now on: the newest `max_events` events, 64 bytes each. What was recorded before
     /// is forgotten.
     ///
     /// With `stacks` each event has the Python stack of its thread. That sets a profile function in this thread, in those that

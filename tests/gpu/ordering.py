@@ -1,7 +1,7 @@
 """Proves the order of uses with kernels: a slow kernel lets a stamp come late, and a block given out early shows it.
 
-Each scenario is a process of its own. The last ones are the other way round: with the protection taken away the wrong
-data is seen, so the scenarios before them could have failed.
+Each scenario is a process of its own. The last one is the other way round: with the protection taken away the wrong
+data is seen, so the scenarios before it could have failed.
 """
 
 import json
@@ -192,8 +192,8 @@ def a_pinned_buffer_is_kept_until_its_copy_is_done():
     return pinned_copy(record=True)
 
 
-@scenario([STAMP])
-def without_a_recorded_use_a_pinned_buffer_is_overwritten():
+@scenario([OURS])
+def a_pinned_buffer_whose_address_was_handed_out_waits_without_a_recorded_use():
     return pinned_copy(record=False)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 import flagstone.torch
 from flagstone import _core, history
+from flagstone.report import build
 
 MIB = 1 << 20
 
@@ -57,3 +58,19 @@ def test_stacks_reach_through_torch():
     assert frame.name == "test_stacks_reach_through_torch"
     names = {frame.name for event in recorded.events for frame in recorded.frames(event)}
     assert {"train", "forward", "backward"} <= names
+
+
+@pytest.mark.process(install=False)
+def test_a_snapshot_of_torch_s_own_allocator_becomes_a_page():
+    kept = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.memory._record_memory_history(stacks="python")
+    train(1, words=3_000)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.cuda.memory._dump_snapshot(str(Path(folder) / "torch.pickle"))
+        page, summary = build(Path(folder) / "torch.pickle")
+    assert summary["placed_by"] == "torch"
+    assert summary["peak_reserved_bytes"] == torch.cuda.max_memory_reserved()
+    # What was asked for, where torch's number is rounded to 512 bytes a block.
+    assert summary["peak_live_bytes"] == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.001)
+    assert "train (" in page
+    assert kept.numel() == 30 * MIB

@@ -19,6 +19,9 @@ from flagstone.torch import _history, _private, _stats
 _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
+_KNOWS_PRIVATE_POOLS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+"""Whether `torch.cuda.memory_stats` takes ids of pools for keys; 2.11 fails at them, 2.12 and 2.13 were not tried."""
+
 _NOTHING = Stats(
     **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "steps", "large", "miss_times"}},
     limit=None,
@@ -55,7 +58,8 @@ def _stats_of(device: int) -> Stats:
 
 
 def _memory_stats(device: int) -> dict[str, Any]:
-    return _stats.nested(_stats_of(device), _totals.get(device, _NOTHING), _core.private_pools(device))
+    private = _core.private_pools(device) if _KNOWS_PRIVATE_POOLS else {}
+    return _stats.nested(_stats_of(device), _totals.get(device, _NOTHING), private)
 
 
 def _reset_peaks(device: int) -> None:

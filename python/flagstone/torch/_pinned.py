@@ -1,6 +1,7 @@
 """Batches in pinned memory whose copies are recorded as they are made."""
 
 import copy
+import ctypes
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -156,7 +157,10 @@ def _pin(tensor: torch.Tensor, pool: PinnedPool) -> torch.Tensor:
         return tensor.pin_memory()
     flat = torch.from_dlpack(pool.alloc(tensor.nbytes)).view(tensor.dtype)
     strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
-    pinned = _as_pinned(flat.as_strided(tensor.shape, strides), pool)
-    with torch._C.DisableTorchFunctionSubclass():
+    pinned = flat.as_strided(tensor.shape, strides)
+    if strides == tensor.stride():
+        # In this thread: torch would use all cores, which the workers of a loader need.
+        ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), tensor.nbytes)
+    else:
         pinned.copy_(tensor.detach())
-    return pinned
+    return _as_pinned(pinned, pool)
