@@ -366,6 +366,7 @@ impl Inner {
             self.give_slot(metadata, index);
         } else {
             metadata.enter(block.addr(), Entry::None);
+            self.freed += block.bytes();
             let epoch = self.epoch;
             self.region(Kind::of(block.units()))
                 .release(&metadata.blocks, index, epoch);

@@ -198,7 +198,6 @@ impl Pages {
     }
 
     /// Bytes of handles that are mapped nowhere.
-    #[cfg(feature = "check")]
     pub(crate) fn spare_bytes(&self) -> u64 {
         lock(&self.spare).iter().map(|(bytes, _)| bytes).sum()
     }
