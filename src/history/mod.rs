@@ -1,7 +1,7 @@
 //! What happened to a pool's memory, event by event, while somebody asks for it: a ring of the newest events.
 //!
 //! Nothing is recorded on the hit path. While a history is recorded, requests and frees take the slow way, which looks
-//! here: requests because the pool is watched, frees because blocks are [`State::Recorded`](crate::metadata::State).
+//! here: requests because the pool is watched, frees because blocks are marked as recorded.
 //! Each event takes one short lock, so events have one order over all threads, in which the free of a block comes before
 //! its next use.
 
