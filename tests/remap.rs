@@ -93,28 +93,6 @@ fn the_same_stream_gets_its_holes_as_one_block_at_once() {
 }
 
 #[test]
-fn what_was_freed_long_ago_is_known_to_be_idle() {
-    let sim = sim();
-    let pool = pool(&sim);
-    let stream = || sim.stream_create(StreamKind::NonBlocking).unwrap();
-    let (one, two) = (stream(), stream());
-    pool.keep_stream(one).unwrap();
-    let blocks: Vec<u64> = (0..24).map(|_| pool.alloc(8 * MIB, one).unwrap()).collect();
-    for addr in blocks {
-        pool.free(addr).unwrap();
-    }
-    // That much is worth an event, with the next request of the stream.
-    let small = pool.alloc(2 * MIB, one).unwrap();
-    sim.advance(10_000_000);
-    let reserved = pool.stats().reserved_bytes;
-    let moved = pool.alloc(100 * MIB, two).unwrap();
-    assert_eq!(pool.stats().reserved_bytes, reserved, "192 MiB were idle");
-    sim.check_handout(moved, 100 * MIB, two).unwrap();
-    pool.free(small).unwrap();
-    sound(&sim, &pool);
-}
-
-#[test]
 fn another_stream_gets_them_when_the_device_is_done() {
     let sim = sim();
     let pool = pool(&sim);

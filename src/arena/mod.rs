@@ -122,8 +122,6 @@ pub(crate) struct Gate {
     pub(crate) done: u64,
 }
 
-/// Bytes, see [`Inner::is_stale`].
-const WORTH_AN_EVENT: u64 = 64 << 20;
 /// How many large blocks come back without growth until an arena counts as settled.
 const SETTLED: u32 = 256;
 
@@ -178,8 +176,6 @@ pub(crate) struct Inner {
     arena: u32,
     /// Raised with each event that is recorded to learn what is idle, from 1: blocks freed before have a lower number.
     pub(crate) epoch: u64,
-    /// Bytes of ranges freed in this epoch.
-    pub(crate) freed: u64,
     pub(crate) regions: [Region; 3],
     partial: [Partial; SLOT_MAX as usize + 1],
     /// Slab records of each class that are not in use.
@@ -203,7 +199,6 @@ impl Arena {
             inner: Mutex::new(Inner {
                 arena: index,
                 epoch: 1,
-                freed: 0,
                 regions: std::array::from_fn(|_| Region::new(index)),
                 partial: [Partial::default(); SLOT_MAX as usize + 1],
                 spare: std::array::from_fn(|_| Vec::new()),
@@ -366,7 +361,6 @@ impl Inner {
             self.give_slot(metadata, index);
         } else {
             metadata.enter(block.addr(), Entry::None);
-            self.freed += block.bytes();
             let epoch = self.epoch;
             self.region(Kind::of(block.units()))
                 .release(&metadata.blocks, index, epoch);
@@ -444,12 +438,6 @@ impl Inner {
         // The range becomes free so that a slab is made of it in the usual way.
         self.region(Kind::Slabs).give(&metadata.blocks, index);
         self.take_slot(metadata, units)
-    }
-
-    /// Whether enough was freed in this epoch that knowing when it is idle is worth an event: a sixteenth of what is held, and
-    /// more than a few blocks.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.freed > (self.held() / 16).max(WORTH_AN_EVENT)
     }
 
     /// Bytes of memory behind all segments.

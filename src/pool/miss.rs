@@ -153,12 +153,6 @@ impl<D: Driver> Pool<D> {
                 }
             }
         }
-        // What has settled asks for no events: a repeating step makes no driver call at all.
-        let stale = inner.is_stale() && !arena.is_settled();
-        drop(inner);
-        if stale && self.virtual_memory {
-            self.tick(arena);
-        }
         index
     }
 

@@ -8,8 +8,7 @@
 //! - **Of other streams:** the memory is unmapped first, so the device must be done with it (as for PaddlePaddle's remap
 //!   compactor, PR 79427).
 //!
-//! What the device is done with is learned from events: when an arena grows, and until it has settled when a sixteenth of what
-//! it holds was freed since the last time, one is recorded on its stream. Nobody waits for them.
+//! What the device is done with is learned from events: when an arena grows one is recorded on its stream. Nobody waits for them.
 
 use super::Pool;
 use super::core::count;
@@ -237,7 +236,6 @@ impl<D: Driver> Pool<D> {
         let epoch = {
             let mut inner = arena.lock(&self.core.metadata);
             inner.epoch += 1;
-            inner.freed = 0;
             inner.epoch - 1
         };
         if self.driver.event_record(event, stream).is_ok() {
