@@ -6,7 +6,7 @@ use contract::Kind;
 use flagstone::Pool;
 use flagstone::config::Source;
 use flagstone::driver::pinned::Pinned;
-use flagstone::driver::sim::{Device, Options, Sim, StreamKind};
+use flagstone::driver::sim::{Device, Options, Sim, StreamKind, Work};
 use flagstone::driver::{Driver, Stream};
 
 fn stream(device: &Device) -> Stream {
@@ -93,6 +93,27 @@ mod driver_pool {
 mod pinned {
     use super::*;
     contract!(OnHost);
+}
+
+#[test]
+fn pinned_memory_that_is_short_asks_no_stream_to_wait() {
+    let sim = Sim::default();
+    let pool = Pool::new(Pinned::new(sim.clone(), 1 << 30), flagstone::Config::default()).expect("a pool");
+    pool.set_limit(Some(4 << 20));
+    let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+    pool.keep_stream(stream).expect("live");
+    let alloc = || pool.alloc(4 << 20, pool.driver().home()).expect("memory");
+    let ptr = alloc();
+    sim.launch(stream, Work::new().takes(1_000_000)).expect("launched");
+    pool.record_stream(ptr, stream).expect("live");
+    pool.free(ptr).expect("freed");
+    assert_eq!(pool.stats().pending_blocks, 1);
+    // The host waits for the copy instead.
+    assert_eq!(alloc(), ptr);
+    assert_eq!(
+        (pool.stats().driver_error_count, pool.stats().stream_wait_count),
+        (0, 0)
+    );
 }
 
 /// Pinned memory of one NUMA node is given out to threads on that node only, whoever freed it.

@@ -169,6 +169,10 @@ pub trait Driver: Send + Sync + 'static {
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId>;
     /// Whether the stream is capturing (`cuStreamIsCapturing`).
     fn is_capturing(&self, stream: Stream) -> DriverResult<bool>;
+    /// Whether [`Self::stream_wait`] works for the stream, outside of captures.
+    fn can_wait(&self, _stream: Stream) -> bool {
+        true
+    }
     /// Makes later work of `stream` wait for the event (`cuStreamWaitEvent`).
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
 

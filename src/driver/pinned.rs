@@ -166,9 +166,13 @@ impl<D: Driver> Driver for Pinned<D> {
         }
     }
 
+    /// The host does not get its memory in the order of streams.
+    fn can_wait(&self, stream: Stream) -> bool {
+        host_id(stream).is_none() && self.driver.can_wait(stream)
+    }
+
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if host_id(stream).is_some() {
-            // The host does not get its memory in the order of streams.
             unsupported("cuStreamWaitEvent")
         } else {
             self.driver.stream_wait(stream, event)

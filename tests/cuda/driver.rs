@@ -317,6 +317,33 @@ fn streams_are_told_apart_and_events_order_them() {
 }
 
 #[test]
+fn an_idle_device_is_synchronized_whatever_the_bound() {
+    with_driver(&Simulated, &[], || {
+        let things = Things::new();
+        for most in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(600)] {
+            assert_eq!(things.cuda.synchronize(most), Ok(true), "{most:?}");
+            assert_eq!(things.cuda.event_synchronize(things.event, most), Ok(true), "{most:?}");
+        }
+    });
+}
+
+#[test]
+fn more_threads_may_synchronize_than_may_wait_at_once() {
+    with_driver(&Simulated, &[], || {
+        let cuda = cuda();
+        std::thread::scope(|scope| {
+            for _ in 0..32 {
+                scope.spawn(|| {
+                    for _ in 0..30 {
+                        assert_eq!(cuda.synchronize(Duration::from_secs(600)), Ok(true));
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
 fn work_that_is_not_done_is_no_error() {
     with_driver(&Simulated, &[], || {
         let things = Things::new();

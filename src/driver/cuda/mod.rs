@@ -270,18 +270,26 @@ impl Driver for Cuda {
     }
 
     fn event_synchronize(&self, event: Event, most: Duration) -> DriverResult<bool> {
-        if most < Duration::MAX && self.event_query(event)? {
-            return Ok(true);
+        if most < Duration::MAX {
+            let done = self.event_query(event)?;
+            if done || most.is_zero() {
+                return Ok(done);
+            }
         }
         let (api, context) = (self.api(), self.context);
-        self.waits.within("cuEventSynchronize", most, move || {
+        self.waits.within("cuEventSynchronize", Some(event), most, move || {
             let _entered = context.enter_relaxed()?;
-            // SAFETY: the caller passes a live event. One that is destroyed while it is waited for lasts as long as the wait.
+            // SAFETY: the caller passes a live event, and it is not destroyed while a thread of `waits` uses it.
             unsafe { api.cuEventSynchronize(event.0 as CUevent) }
         })
     }
 
+    /// An event that a thread still waits for, left from a wait that has reached its bound, is not destroyed but lost: the
+    /// thread may be just about to name it to the driver. There are at most as many as there are such threads.
     fn event_destroy(&self, event: Event) -> DriverResult<()> {
+        if self.waits.uses(event) {
+            return Ok(());
+        }
         let _entered = self.context.enter_relaxed()?;
         // SAFETY: the caller passes a live event and forgets it.
         unsafe { self.api().cuEventDestroy(event.0 as CUevent) }
@@ -289,7 +297,7 @@ impl Driver for Cuda {
 
     fn synchronize(&self, most: Duration) -> DriverResult<bool> {
         let (api, context) = (self.api(), self.context);
-        self.waits.within("cuCtxSynchronize", most, move || {
+        self.waits.within("cuCtxSynchronize", None, most, move || {
             let _entered = context.enter_relaxed()?;
             // SAFETY: the context is current.
             unsafe { api.cuCtxSynchronize() }
