@@ -54,7 +54,7 @@ use callbacks::Callbacks;
 pub(crate) use core::Core;
 #[cfg(feature = "python")]
 pub(crate) use core::Hit;
-use core::forked;
+pub(crate) use core::forked;
 use free::Last;
 use private::Routes;
 use std::collections::HashMap;

@@ -13,20 +13,30 @@ thread_local! {
     static REQUESTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The thread is in such a request until this is dropped.
-struct Requesting;
+/// The thread is in such a request until this is dropped; after that, in one if it was before. Requests are nested where a
+/// callback makes one.
+struct Requesting {
+    before: bool,
+}
+
+impl Requesting {
+    fn enter() -> Self {
+        Self {
+            before: REQUESTING.replace(true),
+        }
+    }
+}
 
 impl Drop for Requesting {
     fn drop(&mut self) {
-        REQUESTING.set(false);
+        REQUESTING.set(self.before);
     }
 }
 
 /// Makes a request of Python code, with the interpreter let go.
 pub fn request<T: Send>(py: Python<'_>, make: impl FnOnce() -> T + Send) -> T {
     py.detach(|| {
-        REQUESTING.set(true);
-        let _requesting = Requesting;
+        let _requesting = Requesting::enter();
         make()
     })
 }

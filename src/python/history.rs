@@ -5,19 +5,29 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::block::PoolRef;
+use super::pool::BasePool;
 use super::{stacks, stats};
 use crate::history::{Event, Frame, History};
+use crate::registry::process;
 
 /// What follows stacks for the pools that want them.
 const FOLLOWER: &str = "flagstone.history._stacks";
 
 /// `BasePool.start_history`.
-pub fn start(py: Python<'_>, pool: &PoolRef, most: usize, stacks: bool) -> PyResult<()> {
+pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResult<()> {
+    let (py, pool) = (object.py(), object.get().pool());
     if most == 0 {
         return Err(PyValueError::new_err("max_events is 1 or more, not 0"));
     }
-    let call = if stacks { "start" } else { "stop" };
-    py.import(FOLLOWER)?.call_method1(call, (pool.address(),))?;
+    let follower = py.import(FOLLOWER)?;
+    if stacks {
+        // The process's pools outlive the objects that stand for them.
+        let lasts =
+            process::existing(pool.device()).is_some_and(|kept| std::ptr::from_ref(kept).addr() == pool.address());
+        follower.call_method1("start", (pool.address(), (!lasts).then_some(object)))?;
+    } else {
+        follower.call_method1("stop", (pool.address(),))?;
+    }
     py.detach(|| pool.start_history(most, stacks));
     Ok(())
 }

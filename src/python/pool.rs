@@ -14,7 +14,7 @@ use super::prewarm::Prewarm;
 use super::{block, errors, history, settings, stats};
 use crate::config::Config;
 use crate::error::Error;
-use crate::pool::CallbackId;
+use crate::pool::{CallbackId, forked};
 use crate::registry::{AnyPool, Backend, Memory, cuda_devices};
 
 /// A pool of memory: what `Pool` and `PinnedPool` share. Every method may be called in any thread.
@@ -166,8 +166,9 @@ impl BasePool {
         self.pool.remove_callback(CallbackId(number))
     }
 
-    /// The pool's numbers, as `flagstone.stats.Stats`. Cheap.
+    /// The pool's numbers, as `flagstone.stats.Stats`. Cheap. `ForkError` in a forked child.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        unforked()?;
         stats::stats(py, &py.detach(|| self.pool.stats()))
     }
 
@@ -176,8 +177,10 @@ impl BasePool {
         py.detach(|| self.pool.reset_peak());
     }
 
-    /// Every segment with its blocks, as `flagstone.stats.Snapshot`. A full walk: not for hot paths.
+    /// Every segment with its blocks, as `flagstone.stats.Snapshot`. A full walk: not for hot paths. `ForkError` in a forked
+    /// child.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        unforked()?;
         stats::snapshot(py, &py.detach(|| self.pool.snapshot()))
     }
 
@@ -187,8 +190,8 @@ impl BasePool {
     /// With `stacks` each event has the Python stack of its thread. That sets a profile function in this thread, in those that
     /// start later and, from Python 3.12 on, in all others; a Python call then takes about half a microsecond more.
     #[pyo3(signature = (max_events = 1_000_000, *, stacks = false))]
-    fn start_history(&self, py: Python<'_>, max_events: usize, stacks: bool) -> PyResult<()> {
-        history::start(py, &self.pool, max_events, stacks)
+    fn start_history(slf: &Bound<'_, Self>, max_events: usize, stacks: bool) -> PyResult<()> {
+        history::start(slf, max_events, stacks)
     }
 
     /// Records nothing any more; `history` still returns what was recorded.
@@ -202,8 +205,9 @@ impl BasePool {
         self.pool.is_recording()
     }
 
-    /// What was recorded so far, with the present snapshot, as `flagstone.history.History`.
+    /// What was recorded so far, with the present snapshot, as `flagstone.history.History`. `ForkError` in a forked child.
     fn history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        unforked()?;
         history::get(py, &self.pool)
     }
 
@@ -218,17 +222,27 @@ impl BasePool {
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let pool = slf.get().pool();
+        let class = slf.get_type().name()?;
+        let (backend, device) = (pool.backend().name(), pool.device());
+        if forked() {
+            return Ok(format!(
+                "<flagstone.{class} on {backend} device {device}, before a fork>"
+            ));
+        }
         let stats = slf.py().detach(|| pool.stats());
         Ok(format!(
-            "<flagstone.{} on {} device {}: {} bytes in {} blocks, {} held>",
-            slf.get_type().name()?,
-            pool.backend().name(),
-            pool.device(),
-            stats.requested_bytes,
-            stats.live_blocks,
-            stats.reserved_bytes,
+            "<flagstone.{class} on {backend} device {device}: {} bytes in {} blocks, {} held>",
+            stats.requested_bytes, stats.live_blocks, stats.reserved_bytes,
         ))
     }
+}
+
+/// `ForkError` in a forked child: a lock that another thread of the parent held is never let go of there.
+fn unforked() -> PyResult<()> {
+    if forked() {
+        return Err(Error::Forked.into());
+    }
+    Ok(())
 }
 
 /// A pool of device memory.
@@ -261,7 +275,7 @@ impl Pool {
         backend: &str,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let config = settings::config("Pool", settings)?;
+        let config = settings::config("Pool", Memory::Device, settings)?;
         let base = BasePool::open(py, Memory::Device, device, backend, config)?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }
@@ -278,7 +292,8 @@ impl Pool {
 
 /// A pool of pinned host memory, which device and host both reach.
 ///
-/// The arguments are those of `Pool`; fractions are of the host's memory. A buffer is not given out again before the copies
+/// The arguments are those of `Pool`; fractions are of the host's memory. `limit`, `headroom`, `reserve` and `source` in
+/// `FLAGSTONE_CONF` are meant for devices and do not apply here. A buffer is not given out again before the copies
 /// that were recorded for it are done: `PinnedBuffer.record` after a copy, or a stream named to `alloc` or `free`. One whose
 /// address was handed out and for which none was recorded waits until the pool synchronises the context, which it does when
 /// memory is short or that would get half of it back, 64 MiB at least.
@@ -300,7 +315,7 @@ impl PinnedPool {
         backend: &str,
         settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let config = settings::config("PinnedPool", settings)?;
+        let config = settings::config("PinnedPool", Memory::Pinned, settings)?;
         let base = BasePool::open(py, Memory::Pinned, device, backend, config)?;
         Ok(PyClassInitializer::from(base).add_subclass(Self))
     }

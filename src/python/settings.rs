@@ -7,10 +7,11 @@ use pyo3::types::{PyBool, PyDict};
 use super::args::Amount;
 use crate::config::{Config, KEYS};
 use crate::error::Error;
+use crate::registry::Memory;
 
 /// The configuration that `FLAGSTONE_CONF` gives, with the keys that the keyword arguments name set. None leaves a key as it is.
-pub fn config(class: &str, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
-    let mut config = Config::from_env().map_err(Error::from)?;
+pub fn config(class: &str, memory: Memory, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Config> {
+    let mut config = environment(memory)?;
     for (key, value) in keywords.into_iter().flatten() {
         let key: String = key.extract()?;
         if !KEYS.iter().any(|&(known, _)| known == key) {
@@ -22,6 +23,24 @@ pub fn config(class: &str, keywords: Option<&Bound<'_, PyDict>>) -> PyResult<Con
         }
     }
     Ok(config)
+}
+
+/// What `FLAGSTONE_CONF` gives for this memory. How much of a device to hold, and how it is taken, says nothing about the host.
+fn environment(memory: Memory) -> PyResult<Config> {
+    let config = Config::from_env().map_err(Error::from)?;
+    Ok(match memory {
+        Memory::Device => config,
+        Memory::Pinned => {
+            let plain = Config::default();
+            Config {
+                limit: plain.limit,
+                headroom: plain.headroom,
+                reserve: plain.reserve,
+                source: plain.source,
+                ..config
+            }
+        }
+    })
 }
 
 /// A value as the configuration's text, which is where it is checked.

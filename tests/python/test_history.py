@@ -1,6 +1,7 @@
 """Histories: what is recorded, and the files that are made of it."""
 
 import csv
+import gc
 import gzip
 import json
 import pickle
@@ -227,6 +228,62 @@ def test_another_profiler_is_left_alone(device):
     finally:
         sys.setprofile(None)
     assert not pool.is_recording
+
+
+def test_another_profiler_set_meanwhile_stays(device):
+    pool = flagstone.Pool(device)
+
+    def profiler(*_):
+        pass
+
+    pool.start_history(stacks=True)
+    assert sys.getprofile() is _core.follow_stack
+    sys.setprofile(profiler)
+    try:
+        pool.start_history(stacks=True)
+        pool.stop_history()
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(None)
+    assert threading.getprofile() is None
+
+
+def test_a_pool_that_is_dropped_wants_no_stacks(device):
+    kept, dropped = flagstone.Pool(device), flagstone.Pool(device)
+    dropped.start_history(stacks=True)
+    kept.start_history(stacks=True)
+    kept.stop_history()
+    assert sys.getprofile() is _core.follow_stack
+    del dropped
+    gc.collect()
+    assert sys.getprofile() is None
+    assert threading.getprofile() is None
+
+
+def test_stacks_may_be_stopped_in_another_thread_and_started_again(device):
+    pool = flagstone.Pool(device)
+    pool.start_history(stacks=True)
+    thread = threading.Thread(target=pool.stop_history)
+    thread.start()
+    thread.join()
+    with history.record(pool, stacks=True):
+        pool.free_raw(allocate_here(pool))
+    assert pool.history().frames(pool.history().events[0])
+    assert sys.getprofile() is None
+
+
+def test_the_pool_of_the_process_is_followed_though_its_object_is_dropped(child):
+    ran = child(
+        "import gc, sys\n"
+        "from flagstone import _core\n"
+        "_core.configure('sim')\n"
+        "_core.process_pool(0).start_history(stacks=True)\n"
+        "gc.collect()\n"
+        "assert sys.getprofile() is _core.follow_stack\n"
+        "_core.process_pool(0).stop_history()\n"
+        "assert sys.getprofile() is None\n"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 @pytest.fixture

@@ -23,6 +23,27 @@ def pinned(device):
     return flagstone.PinnedPool(device)
 
 
+@pytest.mark.parametrize(
+    "conf", ["source:virtual_memory", "source:driver_pool", "reserve:100MiB", "headroom:2GiB", "limit:1MiB"]
+)
+def test_what_the_environment_says_of_the_device_is_not_of_pinned_memory(device, conf, monkeypatch):
+    monkeypatch.setenv("FLAGSTONE_CONF", conf)
+    pool = flagstone.PinnedPool(device)
+    assert pool.limit is None
+    assert pool.stats().reserved_bytes == 0
+    with pool.alloc(4 * MIB):
+        assert pool.stats().reserved_bytes < 100 * MIB
+
+
+def test_keyword_arguments_and_the_rest_of_the_environment_are_of_pinned_memory(device, monkeypatch):
+    monkeypatch.setenv("FLAGSTONE_CONF", "limit:1MiB,growth:8MiB")
+    pool = flagstone.PinnedPool(device, limit="16MiB")
+    assert pool.limit == 16 * MIB
+    with pool.alloc(100):
+        assert pool.stats().reserved_bytes == 8 * MIB
+    assert flagstone.PinnedPool(device, reserve="4MiB").stats().reserved_bytes >= 4 * MIB
+
+
 def copy_later(device, buffer, stream):
     """Give a stream that is held a copy from the buffer."""
     device.hold(stream)

@@ -110,6 +110,28 @@ def test_a_forked_child_frees_nothing_and_cannot_allocate(child):
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "parent\n", "")
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_cannot_ask_for_numbers(child):
+    ran = child(
+        "import os, flagstone\n"
+        "pool = flagstone.Pool(backend='sim')\n"
+        "pool.start_history()\n"
+        "if os.fork() == 0:\n"
+        "    for use in (pool.stats, pool.snapshot, pool.history):\n"
+        "        try:\n"
+        "            use()\n"
+        "        except flagstone.ForkError as error:\n"
+        "            assert 'spawn' in str(error)\n"
+        "        else:\n"
+        "            os._exit(1)\n"
+        "    os._exit(0 if repr(pool) == '<flagstone.Pool on sim device 0, before a fork>' else 2)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
+        "assert '0 blocks' in repr(pool)\n"
+        "print('parent', pool.stats().live_blocks, len(pool.history().events))\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "parent 0 0\n", "")
+
+
 def test_every_public_name_is_there_and_documented():
     for name in flagstone.__all__:
         value = getattr(flagstone, name)

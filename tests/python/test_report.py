@@ -127,6 +127,24 @@ def test_a_pickle_that_loads_a_class_is_refused(tmp_path, child):
     assert not (tmp_path / "page.html").exists()
 
 
+def test_a_snapshot_without_settings_is_shown(snapshot):
+    data = pickle.loads(snapshot.read_bytes())
+    data["allocator_settings"] = None
+    snapshot.write_bytes(pickle.dumps(data))
+    assert build(snapshot)[1]["placed_by"] == "torch"
+
+
+def test_a_snapshot_that_is_none_is_an_error_that_names_the_file(snapshot, tmp_path, child):
+    data = pickle.loads(snapshot.read_bytes())
+    data["device_traces"][0][1]["frames"] = [1]
+    snapshot.write_bytes(pickle.dumps(data))
+    ran = child("-m", "flagstone", "report", str(snapshot), "-o", str(tmp_path / "page.html"))
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"flagstone: {snapshot}: not a snapshot")
+    assert "Traceback" not in ran.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_runs_are_those_of_a_set():
     chance = random.Random(1)
     runs, reference = Runs(), set()

@@ -195,6 +195,25 @@ def test_callbacks_free_what_an_allocation_needs():
         pool.on_out_of_memory(1)
 
 
+def test_a_callback_that_allocates_leaves_the_later_ones_their_turn():
+    pool = flagstone.Pool(SimulatedDevice(capacity=64 << 20))
+    whole = pool.alloc(60 << 20)
+    asked = []
+
+    def first(nbytes):
+        pool.alloc(1 << 10).free()
+        asked.append(("first", nbytes))
+
+    def second(nbytes):
+        asked.append(("second", nbytes))
+        whole.free()
+
+    numbers = [pool.on_out_of_memory(first), pool.on_out_of_memory(second)]
+    pool.alloc(32 << 20).free()
+    assert asked == [("first", 32 << 20), ("second", 32 << 20)]
+    assert all(pool.remove_callback(number) for number in numbers)
+
+
 def test_what_a_callback_raises_is_reported_and_the_allocation_goes_on(monkeypatch):
     pool = flagstone.Pool(SimulatedDevice(capacity=64 << 20))
     whole = pool.alloc(64 << 20)

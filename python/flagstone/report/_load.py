@@ -81,7 +81,12 @@ def load(path: str | PathLike[str], trace: _core.Trace) -> Recording:
     with Path(path).open("rb") as file:
         if file.read(1) == b"\x80":
             file.seek(0)
-            return _from_snapshot(_unpickle(file, str(path)))
+            data = _unpickle(file, str(path))
+            try:
+                return _from_snapshot(data)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                message = f"{path}: not a snapshot that can be shown: {type(error).__name__}: {error}"
+                raise TraceError(message, file=str(path)) from error
     return _from_trace(trace)
 
 
@@ -137,7 +142,7 @@ def _from_snapshot(data: dict[str, Any]) -> Recording:
                 entry.get("reserved", held),
             )
         )
-    own = str(data.get("allocator_settings", {}).get("allocator", "")).startswith("flagstone")
+    own = str((data.get("allocator_settings") or {}).get("allocator", "")).startswith("flagstone")
     return Recording(
         rows=rows,
         stacks=[text.split("\n") if text else [] for text in known],

@@ -20,7 +20,7 @@ _lock = threading.Lock()
 def pinned_pool(device: object = None) -> PinnedPool:
     """Return the pool of pinned memory that `pin_memory` and `Prefetcher` use for a device, None for the current one.
 
-    It takes as much as it needs, in steps of 2 MiB, with the limit of `FLAGSTONE_CONF`.
+    It takes as much as it needs, in steps of 2 MiB. A limit in `FLAGSTONE_CONF` is for devices, not for it.
     """
     index = device_index(device)
     with _lock:
