@@ -175,3 +175,46 @@ fn a_capture_is_made_to_wait_for_nobody() {
         .expect("a wait for work outside would have ended it");
     sound(&sim, &pool);
 }
+
+#[test]
+fn what_was_borrowed_is_not_taken_for_idle() {
+    let sim = Sim::new(Options {
+        capacity: 256 * MIB,
+        ..Options::default()
+    });
+    let mut config = Config::default();
+    (config.dependencies, config.growth, config.magazine) = (Dependencies::Growth, 32 * MIB, 0);
+    (config.source, config.reserve) = (Source::VirtualMemory, 64 * MIB);
+    let pool = Pool::new(sim.clone(), config).unwrap();
+    pool.set_limit(Some(128 * MIB));
+    let [one, two, three] = [(); 3].map(|()| {
+        let stream = sim.stream_create(StreamKind::NonBlocking).unwrap();
+        pool.keep_stream(stream).unwrap();
+        stream
+    });
+    let first = pool.alloc(32 * MIB, one).unwrap();
+    // The second stream's epochs are ahead of the first one's, and done.
+    for _ in 0..3 {
+        pool.alloc(32 * MIB, two).unwrap();
+    }
+    sim.hold(one).unwrap();
+    sim.launch(one, Work::new().writes(first, 32 * MIB).takes(1000))
+        .unwrap();
+    pool.free(first).unwrap();
+    // It borrows all of the block, and leaves most of it free.
+    pool.alloc(2 * MIB, two).unwrap();
+    let (waits, unmapped) = (pool.stats().stream_wait_count, sim.counts().get(Call::MemUnmap));
+    pool.alloc(2 * MIB, three)
+        .expect("the second stream's memory is free but for the first one's work");
+    assert!(
+        pool.stats().stream_wait_count > waits,
+        "the third stream waits for nobody"
+    );
+    assert_eq!(
+        sim.counts().get(Call::MemUnmap),
+        unmapped,
+        "the first stream's work goes on"
+    );
+    sim.resume(one).unwrap();
+    sound(&sim, &pool);
+}

@@ -94,6 +94,22 @@ fn a_new_stream_at_every_step_leaves_nothing_behind() {
 }
 
 #[test]
+fn threads_with_streams_of_their_own_leave_nothing_behind() {
+    let (sim, pool) = device(64 * MIB);
+    let threads = |count: u32| {
+        for _ in 0..count {
+            on_a_thread(|| pair(&pool, 1000, Stream::PER_THREAD));
+        }
+    };
+    threads(300);
+    let host = pool.stats().host_bytes;
+    threads(900);
+    assert!(pool.stats().host_bytes <= host, "{} bytes", pool.stats().host_bytes);
+    assert_eq!(pool.check(), Ok(()));
+    assert_eq!(sim.violations(), []);
+}
+
+#[test]
 fn a_stream_that_others_took_for_gone_is_served_again() {
     let (sim, pool) = device(GIB);
     let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");

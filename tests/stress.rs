@@ -198,3 +198,25 @@ fn streams_come_and_go_under_requests() {
     assert_eq!(pool.check(), Ok(()));
     assert_eq!(sim.violations(), []);
 }
+
+#[test]
+fn nobody_fails_while_another_waits_for_the_device() {
+    let (sim, pool) = device(Source::VirtualMemory);
+    pool.set_limit(Some(32 * MIB));
+    let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+    let (own, other) = (stream(), stream());
+    pool.keep_stream(own).expect("live");
+    pool.keep_stream(other).expect("live");
+    together(3, |thread| {
+        for _ in 0..2000 {
+            if thread > 0 {
+                pool.synchronize().expect("the device can be waited for");
+                continue;
+            }
+            let block = pool.alloc(32 * MIB, own).expect("only its last use is in the way");
+            pool.record_stream(block, other).expect("live");
+            pool.free(block).expect("live");
+        }
+    });
+    assert_eq!(pool.check(), Ok(()));
+}

@@ -265,7 +265,8 @@ impl Region {
         match idle.what {
             What::Free => self.give(blocks, idle.block),
             What::Stuck => self.stuck.push(idle),
-            What::Alias => self.aliases.push_back((0, idle)),
+            // With the next wait for the whole context: which epoch used it last is not known any more.
+            What::Alias => self.aliases.push_back((u64::MAX, idle)),
         }
     }
 

@@ -141,6 +141,8 @@ pub(crate) struct Arena {
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
     in_use: AtomicBool,
+    /// Of a thread's default stream: the thread has ended.
+    ended: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -196,6 +198,7 @@ impl Arena {
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
             in_use: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
                 epoch: 1,
@@ -427,10 +430,17 @@ impl Inner {
 
     /// The growth's memory is mapped: a block of `units` from it, held by the caller and in the table.
     pub(crate) fn commit(&mut self, metadata: &Metadata, growth: Growth, mappings: &[Mapping], units: u32) -> u32 {
+        // What the stream was made to wait for is done when its work of this epoch is.
+        let epoch = self.epoch;
+        let known = |mapping: &Mapping| Mapping {
+            touched: mapping.touched.min(epoch),
+            ..*mapping
+        };
+        let mappings: Vec<Mapping> = mappings.iter().map(known).collect();
         let range_units = Kind::range_units(units);
         let index = self
             .region(Kind::of(units))
-            .commit(&metadata.blocks, growth, mappings, range_units);
+            .commit(&metadata.blocks, growth, &mappings, range_units);
         if units > SLOT_MAX {
             publish(metadata, index);
             return index;

@@ -99,9 +99,24 @@ impl Arena {
         self.visits.0.load(Acquire) == 0 && !self.is_in_use() && self.holders.load(Relaxed) == 0
     }
 
+    /// The thread whose default stream's memory this is gives its cache back: it ends.
+    pub(crate) fn end_thread(&self) {
+        if matches!(self.key().stream, StreamKey::PerThread(_)) {
+            // Relaxed: the arena is looked at again whenever this was not seen yet.
+            self.ended.store(true, Relaxed);
+        }
+    }
+
+    /// Whether [`Self::end_thread`] was called since the arena has its owner.
+    pub(crate) fn thread_has_ended(&self) -> bool {
+        self.ended.load(Relaxed)
+    }
+
     /// Gives a vacant arena to another owner. Under the lock under which arenas change their owners.
     pub(crate) fn change_owner(&self, owner: Owner) {
         *lock(&self.owner) = owner;
+        // Relaxed: ordered by the lock under which arenas change their owners.
+        self.ended.store(false, Relaxed);
         // Relaxed: a hint.
         self.settled.store(0, Relaxed);
     }

@@ -322,6 +322,11 @@ impl Core {
         Some(arena.visit())
     }
 
+    /// Looks for arenas that are nobody's any more, whether or not it is time for that.
+    pub(crate) fn look_for_vacant_arenas(&self, may_end: impl Fn(StreamKey) -> bool) {
+        lock(&self.owned).look(&self.arenas, may_end);
+    }
+
     /// Calls `with` for each arena that somebody owns; none changes its owner meanwhile.
     pub(crate) fn each_owned(&self, mut with: impl FnMut(&ArenaKey, &Arena)) {
         for (key, &index) in &lock(&self.owned).arena_of {
@@ -467,6 +472,7 @@ impl Lender for Core {
         }
         self.fold(&cache.counters);
         cache.release();
+        arena.end_thread();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
     }
 }

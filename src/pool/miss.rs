@@ -277,10 +277,7 @@ impl<D: Driver> Pool<D> {
                 (step, widened) = (Some(growth.bytes + more), true);
                 continue;
             }
-            let handles: Vec<Mapping> = lent
-                .iter()
-                .flat_map(|lent| lent.part.mappings.iter().copied())
-                .collect();
+            let handles: Vec<Mapping> = lent.iter().flat_map(|lent| lent.mappings(arena)).collect();
             let seam = if self.pages.affords_seam() { seam } else { 0 };
             match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
                 Ok(mappings) => {

@@ -59,7 +59,7 @@ use free::Last;
 use private::Routes;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use surplus::Ages;
 
 /// A pool of one device's memory.
@@ -361,6 +361,20 @@ impl<D: Driver> Pool<D> {
         // One handle for the legacy stream, whichever came first: hits are found by it.
         let stream = if stream.is_legacy() { Stream::LEGACY } else { stream };
         let may_end = |key| !self.is_durable(key);
+        if let Some(arena) = self.core.arena(key, stream, may_end) {
+            return Ok(arena);
+        }
+        // All are taken, and most of their streams and threads are probably gone: what is empty without its idle memory can be
+        // another's. A private pool's arena is asked for under the lock of the routes, which a wait for the device takes too.
+        if key.private.is_some() {
+            return Err(Error::TooMany { what: "streams" });
+        }
+        self.core.take_magazines(None);
+        if self.quiesce().and_then(|_| self.take_idle(0, true)).is_ok() {
+            let _alone = self.pressed.write().unwrap_or_else(PoisonError::into_inner);
+            self.give_addresses();
+            self.core.look_for_vacant_arenas(may_end);
+        }
         let arena = self.core.arena(key, stream, may_end);
         arena.ok_or(Error::TooMany { what: "streams" })
     }

@@ -12,7 +12,7 @@
 
 use super::Pool;
 use super::core::count;
-use crate::arena::{Arena, Idle, Kind};
+use crate::arena::{Arena, Idle, Kind, Mapping};
 use crate::driver::{Driver, Event, Handle};
 use crate::history::Action;
 use crate::sync::lock;
@@ -23,6 +23,18 @@ pub(super) struct Lent<'a> {
     arena: &'a Arena,
     kind: Kind,
     pub(super) part: Idle,
+}
+
+impl Lent<'_> {
+    /// Its mappings, for another place in `arena`. When they were used is counted in the epochs of the arena that has them: of
+    /// another's nothing is known until this one's next epoch has ended.
+    pub(super) fn mappings(&self, arena: &Arena) -> impl Iterator<Item = Mapping> {
+        let foreign = self.arena.index != arena.index;
+        self.part.mappings.iter().map(move |mapping| Mapping {
+            touched: if foreign { u64::MAX } else { mapping.touched },
+            ..*mapping
+        })
+    }
 }
 
 /// What was found for a growth.

@@ -94,12 +94,10 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
-        let waiting = lock(&self.pending).take();
-        if let Err(error) = self.synchronize_context() {
-            lock(&self.pending).restore(waiting);
-            return Err(error.into());
-        }
-        let done = lock(&self.pending).finish(waiting);
+        // They stay where they are: others may find that their events are complete meanwhile.
+        let mark = lock(&self.pending).mark();
+        self.synchronize_context()?;
+        let done = lock(&self.pending).finish(mark);
         let blocks = &self.core.metadata.blocks;
         let bytes = done.iter().map(|&index| blocks.get(index).bytes()).sum();
         self.finish_pending(&done);

@@ -25,18 +25,41 @@ struct Waiting {
     block: u32,
 }
 
+/// What a block still waits for.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    events: u32,
+    /// The how many-th block this was to begin.
+    began: u64,
+}
+
+/// A block that waits for the context.
+#[derive(Debug, Clone, Copy)]
+struct Aside {
+    block: u32,
+    bytes: u64,
+    began: u64,
+}
+
 /// All waiting blocks of a pool.
 #[derive(Default)]
 pub(crate) struct Pending {
     queues: HashMap<StreamKey, VecDeque<Waiting>>,
-    /// How many events each block still waits for.
-    left: HashMap<u32, u32>,
-    aside: Vec<u32>,
-    aside_bytes: u64,
+    left: HashMap<u32, Left>,
+    aside: Vec<Aside>,
+    /// How many blocks have begun to wait.
+    begun: u64,
     /// Events that may be recorded again.
     spare: Vec<Event>,
     /// How many events were recorded.
     recorded: u64,
+}
+
+impl Recorded {
+    /// Whether it covers what `other` does: it was recorded later, on the same stream.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        self.order > other.order
+    }
 }
 
 impl Pending {
@@ -69,7 +92,12 @@ impl Pending {
 
     /// Adds a block with the events that were recorded for it on each stream.
     pub(crate) fn add(&mut self, block: u32, events: &[(StreamKey, Recorded)]) {
-        self.left.insert(block, events.len() as u32);
+        self.begun += 1;
+        let left = Left {
+            events: events.len() as u32,
+            began: self.begun,
+        };
+        self.left.insert(block, left);
         for &(key, recorded) in events {
             let queue = self.queues.entry(key).or_default();
             // Nearly always the end: blocks are mostly freed in the order of their last uses.
@@ -80,18 +108,23 @@ impl Pending {
 
     /// Adds a block of so many bytes that waits for the context.
     pub(crate) fn add_aside(&mut self, block: u32, bytes: u64) {
-        self.aside.push(block);
-        self.aside_bytes += bytes;
+        self.begun += 1;
+        self.aside.push(Aside {
+            block,
+            bytes,
+            began: self.begun,
+        });
     }
 
     /// The bytes of the blocks that wait for the context.
     pub(crate) fn aside_bytes(&self) -> u64 {
-        self.aside_bytes
+        self.aside.iter().map(|aside| aside.bytes).sum()
     }
 
     /// The blocks that wait.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = u32> {
-        self.left.keys().chain(&self.aside).copied()
+        let aside = self.aside.iter().map(|aside| aside.block);
+        self.left.keys().copied().chain(aside)
     }
 
     /// How many blocks wait.
@@ -198,38 +231,29 @@ impl Pending {
         Ok(waits)
     }
 
-    /// Takes everything that waits, for a synchronisation of the context that begins now.
-    pub(crate) fn take(&mut self) -> Self {
-        let (spare, recorded) = (std::mem::take(&mut self.spare), self.recorded);
-        let taken = std::mem::take(self);
-        (self.spare, self.recorded) = (spare, recorded);
-        taken
+    /// What waits now, for [`Self::finish`] once the context was synchronised.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark(self.begun)
     }
 
-    /// The context was synchronised since `taken` was taken: its blocks are done.
-    pub(crate) fn finish(&mut self, taken: Self) -> Vec<u32> {
-        self.spare.extend(
-            taken
-                .queues
-                .into_values()
-                .flatten()
-                .map(|waiting| waiting.recorded.event),
-        );
-        let mut done: Vec<u32> = taken.left.into_keys().collect();
-        done.extend(taken.aside);
+    /// The context was synchronised since the mark was made: what waited then, and waits still, is done.
+    pub(crate) fn finish(&mut self, mark: Mark) -> Vec<u32> {
+        let (queues, left, spare) = (&mut self.queues, &mut self.left, &mut self.spare);
+        queues.retain(|_, queue| {
+            queue.retain(|waiting| {
+                let waits = left.get(&waiting.block).is_some_and(|left| left.began > mark.0);
+                if !waits {
+                    spare.push(waiting.recorded.event);
+                }
+                waits
+            });
+            !queue.is_empty()
+        });
+        let done = left.extract_if(|_, left| left.began <= mark.0).map(|(block, _)| block);
+        let mut done: Vec<u32> = done.collect();
+        let aside = self.aside.extract_if(.., |aside| aside.began <= mark.0);
+        done.extend(aside.map(|aside| aside.block));
         done
-    }
-
-    /// The context could not be synchronised: `taken` waits on, beside what came meanwhile.
-    pub(crate) fn restore(&mut self, taken: Self) {
-        for (key, older) in taken.queues {
-            let queue = self.queues.entry(key).or_default();
-            queue.extend(older);
-            queue.make_contiguous().sort_by_key(|waiting| waiting.recorded.order);
-        }
-        self.left.extend(taken.left);
-        self.aside.extend(taken.aside);
-        self.aside_bytes += taken.aside_bytes;
     }
 
     /// Destroys the spare events.
@@ -241,13 +265,17 @@ impl Pending {
     }
 }
 
+/// What waited at some time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Mark(u64);
+
 /// One event less for a block; whether it was the last.
-fn finish(left: &mut HashMap<u32, u32>, block: u32) -> bool {
-    let Some(count) = left.get_mut(&block) else {
+fn finish(left: &mut HashMap<u32, Left>, block: u32) -> bool {
+    let Some(waits) = left.get_mut(&block) else {
         return false;
     };
-    *count -= 1;
-    if *count > 0 {
+    waits.events -= 1;
+    if waits.events > 0 {
         return false;
     }
     left.remove(&block);

@@ -34,7 +34,11 @@ impl Uses {
         let unneeded = match uses.iter_mut().find(|known| known.key == new.key) {
             // A use until the free covers those that are over before it.
             Some(Use { recorded: None, .. }) => new.recorded,
-            Some(known) => std::mem::replace(known, new).recorded,
+            Some(known) => match (known.recorded, new.recorded) {
+                // Of two threads that record at once the later one may come first.
+                (Some(known), Some(new)) if known.covers(&new) => Some(new),
+                _ => std::mem::replace(known, new).recorded,
+            },
             None => {
                 uses.push(new);
                 None
