@@ -117,7 +117,6 @@ impl Arena {
         *lock(&self.owner) = owner;
         // Relaxed: ordered by the lock under which arenas change their owners.
         self.ended.store(false, Relaxed);
-        // Relaxed: a hint.
-        self.settled.store(0, Relaxed);
+        self.unsettle();
     }
 }

@@ -404,6 +404,12 @@ impl Core {
         self.arenas.iter().filter(|arena| arena.is_in_use())
     }
 
+    /// Those of them whose memory may go elsewhere: no capture holds it.
+    pub(crate) fn arenas_not_held(&self) -> impl Iterator<Item = &Arena> {
+        // Relaxed: a capture that begins now gets its memory from elsewhere.
+        self.arenas_in_use().filter(|arena| arena.holders.load(Relaxed) == 0)
+    }
+
     /// The arena whose memory a block is.
     pub(crate) fn arena_of(&self, block: &Block) -> &Arena {
         // Relaxed: set before the block could be reached.

@@ -63,18 +63,13 @@ impl<D: Driver> Pool<D> {
                 }
             }
         };
-        // Relaxed: a capture that begins now gets its memory from elsewhere.
-        let free = || {
-            self.core
-                .arenas_in_use()
-                .filter(|arena| arena.holders.load(Relaxed) == 0)
-        };
         if strays {
-            free()
+            self.core
+                .arenas_not_held()
                 .filter(|arena| !self.is_durable(arena.key().stream))
                 .for_each(|arena| take(arena, true));
         }
-        free().for_each(|arena| take(arena, false));
+        self.core.arenas_not_held().for_each(|arena| take(arena, false));
         all
     }
 

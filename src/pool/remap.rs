@@ -16,7 +16,6 @@ use crate::arena::{Arena, Idle, Kind, Mapping};
 use crate::driver::{Driver, Event, Handle};
 use crate::history::Action;
 use crate::sync::lock;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A part of an arena's free memory that is to be mapped elsewhere too.
 pub(super) struct Lent<'a> {
@@ -129,10 +128,9 @@ impl<D: Driver> Pool<D> {
     /// which no event can be recorded.
     fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
         let own = arena.index;
-        self.core.arenas_in_use().filter(move |other| {
-            // Relaxed: a capture that begins now gets its memory from elsewhere.
-            other.index != own && other.holders.load(Relaxed) == 0 && self.is_durable(other.key().stream)
-        })
+        self.core
+            .arenas_not_held()
+            .filter(move |other| other.index != own && self.is_durable(other.key().stream))
     }
 
     /// Unmaps free memory of `other` that the device is done with.

@@ -9,7 +9,6 @@ use crate::pages::Target;
 use crate::sync::lock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 /// How many times in `release_after` the idle memory is looked at.
@@ -103,12 +102,7 @@ impl<D: Driver> Pool<D> {
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
         let mut all = Vec::new();
-        // Relaxed: a capture that begins now gets its memory from elsewhere.
-        for arena in self
-            .core
-            .arenas_in_use()
-            .filter(|arena| arena.holders.load(Relaxed) == 0)
-        {
+        for arena in self.core.arenas_not_held() {
             let last = last(arena);
             if last == 0 {
                 continue;

@@ -199,8 +199,7 @@ impl Pending {
         found
     }
 
-    /// Makes later work of `stream` wait for what the blocks for which `only` holds wait for: for work of that stream they
-    /// are ready then. Returns how many waits that took.
+    /// Makes later work of `stream` wait for what the blocks wait for: for work of that stream they are ready then. Returns how many waits that took.
     ///
     /// # Errors
     /// The driver's. Nothing was taken then, and a wait that was made does no harm.
@@ -216,18 +215,8 @@ impl Pending {
         for block in blocks {
             self.left.remove(block);
         }
-        let spare = &mut self.spare;
-        self.queues.retain(|_, queue| {
-            queue.retain(|waiting| {
-                let taken = blocks.contains(&waiting.block);
-                if taken {
-                    // A wait is for what was recorded when it was made: the event may be recorded again.
-                    spare.push(waiting.recorded.event);
-                }
-                !taken
-            });
-            !queue.is_empty()
-        });
+        // A wait is for what was recorded when it was made: the events may be recorded again.
+        self.drop_events();
         Ok(waits)
     }
 
@@ -238,10 +227,20 @@ impl Pending {
 
     /// The context was synchronised since the mark was made: what waited then, and waits still, is done.
     pub(crate) fn finish(&mut self, mark: Mark) -> Vec<u32> {
-        let (queues, left, spare) = (&mut self.queues, &mut self.left, &mut self.spare);
-        queues.retain(|_, queue| {
+        let done = self.left.extract_if(|_, left| left.began <= mark.0);
+        let mut done: Vec<u32> = done.map(|(block, _)| block).collect();
+        self.drop_events();
+        let aside = self.aside.extract_if(.., |aside| aside.began <= mark.0);
+        done.extend(aside.map(|aside| aside.block));
+        done
+    }
+
+    /// Makes the events of blocks that wait no more spare.
+    fn drop_events(&mut self) {
+        let (left, spare) = (&self.left, &mut self.spare);
+        self.queues.retain(|_, queue| {
             queue.retain(|waiting| {
-                let waits = left.get(&waiting.block).is_some_and(|left| left.began > mark.0);
+                let waits = left.contains_key(&waiting.block);
                 if !waits {
                     spare.push(waiting.recorded.event);
                 }
@@ -249,11 +248,6 @@ impl Pending {
             });
             !queue.is_empty()
         });
-        let done = left.extract_if(|_, left| left.began <= mark.0).map(|(block, _)| block);
-        let mut done: Vec<u32> = done.collect();
-        let aside = self.aside.extract_if(.., |aside| aside.began <= mark.0);
-        done.extend(aside.map(|aside| aside.block));
-        done
     }
 
     /// Destroys the spare events.
