@@ -8,8 +8,8 @@
 
 use super::Arena;
 use crate::driver::Stream;
+use crate::sync::atomic::AtomicU32;
 use crate::sync::lock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Whose memory an arena holds.
@@ -118,5 +118,73 @@ impl Arena {
         // Relaxed: ordered by the lock under which arenas change their owners.
         self.ended.store(false, Relaxed);
         self.unsettle();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Mutex, model};
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+
+    struct Shared {
+        /// The lock under which arenas change their owners.
+        owners: Mutex<()>,
+        arena: Arena,
+        /// What requests do to the arena.
+        contents: UnsafeCell<u32>,
+    }
+
+    fn owner(id: u64) -> Owner {
+        let stream = StreamKey::Id(id);
+        Owner {
+            key: ArenaKey { stream, private: None },
+            stream: Stream(id as usize),
+        }
+    }
+
+    impl Shared {
+        fn touch(&self) {
+            // SAFETY: loom reports a concurrent access.
+            self.contents.with_mut(|contents| unsafe { *contents += 1 });
+        }
+
+        fn change_if_vacant(&self, id: u64) -> bool {
+            let _owners = lock(&self.owners);
+            let vacant = self.arena.is_vacant();
+            if vacant {
+                self.arena.change_owner(owner(id));
+                self.touch();
+            }
+            vacant
+        }
+    }
+
+    #[test]
+    fn an_arena_keeps_its_owner_while_a_request_uses_it() {
+        model(|| {
+            let Owner { key, stream } = owner(1);
+            let shared = Arc::new(Shared {
+                owners: Mutex::new(()),
+                arena: Arena::new(1, key, stream),
+                contents: UnsafeCell::new(0),
+            });
+            let other = shared.clone();
+            let request = loom::thread::spawn(move || {
+                let visit = {
+                    let _owners = lock(&other.owners);
+                    // Gone to the other stream meanwhile: the request would get another arena.
+                    (other.arena.key() == key).then(|| other.arena.visit())
+                };
+                if let Some(visit) = visit {
+                    other.touch();
+                    assert_eq!(visit.arena().key(), key);
+                }
+            });
+            shared.change_if_vacant(2);
+            request.join().unwrap();
+            assert!(shared.arena.key() == owner(2).key || shared.change_if_vacant(2));
+        });
     }
 }

@@ -85,15 +85,16 @@ impl TaggedStack {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
+mod models {
     use super::super::testing::Records;
     use super::*;
+    use crate::sync::model;
     use loom::sync::Arc;
     use loom::thread;
 
     #[test]
     fn two_threads_never_pop_the_same_index() {
-        loom::model(|| {
+        model(|| {
             let shared = Arc::new((TaggedStack::default(), Records::new()));
             for index in [1, 2] {
                 shared.0.push_chain(&shared.1, index, index);
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_chain_is_taken_whole_with_its_contents() {
-        loom::model(|| {
+        model(|| {
             let shared = Arc::new((TaggedStack::default(), Records::new()));
             let other = shared.clone();
             let handle = thread::spawn(move || {

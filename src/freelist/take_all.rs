@@ -50,15 +50,16 @@ impl TakeAll {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
+mod models {
     use super::super::testing::Records;
     use super::*;
+    use crate::sync::model;
     use loom::sync::Arc;
     use loom::thread;
 
     #[test]
     fn two_pushers_and_a_taker_lose_nothing() {
-        loom::model(|| {
+        model(|| {
             let shared = Arc::new((TakeAll::default(), Records::new()));
             let handles: Vec<_> = [1, 2]
                 .into_iter()

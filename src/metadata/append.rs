@@ -1,11 +1,10 @@
 //! A list that only grows, read without a lock: the arenas and the thread caches of a pool.
 
-use crate::sync::lock;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::sync::{Mutex, length, lock};
 
 /// How many items a list can have.
-const CAPACITY: usize = 1 << 16;
+const CAPACITY: usize = length(1 << 16, 4);
 
 /// An append-only list of boxed items, numbered from 1. Number 0 means none and is an item too, which [`Self::new`] is given:
 /// so nobody has to ask.
@@ -72,5 +71,56 @@ impl<T: Send + Sync> Drop for Append<T> {
             // SAFETY: made by `Box::into_raw` in `push`, dropped once, here.
             drop(unsafe { Box::from_raw(item) });
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::model;
+    use loom::sync::Arc;
+
+    #[test]
+    fn items_are_seen_whole_and_numbered_once() {
+        model(|| {
+            // Loom reports an item that is read before it was made.
+            let list = Arc::new(Append::new(AtomicU32::new(0)));
+            let push = |list: &Append<AtomicU32>| {
+                let mut own = 0;
+                list.push(|index| {
+                    own = index;
+                    AtomicU32::new(index)
+                });
+                own
+            };
+            let other = list.clone();
+            let thread = loom::thread::spawn(move || push(&other));
+            let mine = push(&list);
+            let seen = list.iter().map(|item| item.load(Ordering::Relaxed));
+            assert!(seen.enumerate().all(|(place, index)| index as usize == place + 1));
+            let theirs = thread.join().unwrap();
+            assert_ne!(mine, theirs);
+            assert_eq!(list.iter().count(), 2);
+            assert_eq!(list.get(theirs).load(Ordering::Relaxed), theirs);
+        });
+    }
+
+    #[test]
+    fn an_index_that_is_passed_on_leads_to_a_whole_item() {
+        model(|| {
+            let shared = Arc::new((Append::new(AtomicU32::new(0)), AtomicU32::new(0)));
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                let item = other.0.push(AtomicU32::new).unwrap();
+                // Relaxed: a cache's number gets to others by ways that order nothing else.
+                other.1.store(item.load(Ordering::Relaxed), Ordering::Relaxed);
+            });
+            let index = shared.1.load(Ordering::Relaxed);
+            // The item is there only for who knows that it is: through its slot.
+            if index != 0 && !shared.0.slots[index as usize].load(Ordering::Acquire).is_null() {
+                assert_eq!(shared.0.get(index).load(Ordering::Relaxed), index);
+            }
+            thread.join().unwrap();
+        });
     }
 }

@@ -3,19 +3,12 @@
 //! Records come in chunks that are added and never taken away, so a stale index still reads a record: the lock-free
 //! lists rest on that. Index 0 is never given out and means "none".
 
-use crate::sync::lock;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// Types for which zeroed memory is a valid value and that need no drop.
-///
-/// # Safety
-/// All-zero bytes must be a valid value, and dropping must be a no-op.
-pub(crate) unsafe trait Zeroed: Sync {}
+use super::zeroed::{Zeroed, drop_array, make_array};
+use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// A growing array of records in chunks of `2^BITS`, at most `CHUNKS` of them.
-pub(crate) struct Store<T: Zeroed, const BITS: u32, const CHUNKS: usize> {
+pub(crate) struct Store<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> {
     chunks: Box<[AtomicPtr<T>]>,
     vacant: Mutex<Vacant>,
 }
@@ -27,7 +20,7 @@ struct Vacant {
     runs: Vec<Vec<u32>>,
 }
 
-impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
+impl<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     const CHUNK: u32 = 1 << BITS;
 
     pub(crate) fn new() -> Self {
@@ -40,10 +33,6 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
                 runs: Vec::new(),
             }),
         }
-    }
-
-    fn layout() -> Option<Layout> {
-        Layout::array::<T>(Self::CHUNK as usize).ok()
     }
 
     /// The record at an index that [`Self::take`] gave out, now or earlier.
@@ -82,11 +71,9 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
         };
         // Relaxed: chunks are only added under this lock.
         if slot.load(Ordering::Relaxed).is_null() {
-            let Some(layout) = Self::layout() else { return 0 };
-            // SAFETY: the layout is not empty: no record type is zero-sized.
-            let chunk = unsafe { alloc_zeroed(layout) }.cast::<T>();
+            let chunk = make_array::<T>(Self::CHUNK as usize);
             if chunk.is_null() {
-                handle_alloc_error(layout);
+                return 0;
             }
             // Release: the zeroed contents are visible to whoever reads the pointer.
             slot.store(chunk, Ordering::Release);
@@ -109,7 +96,7 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     /// Host bytes of all chunks.
     pub(crate) fn host_bytes(&self) -> u64 {
         let chunks = u64::from(lock(&self.vacant).next).div_ceil(u64::from(Self::CHUNK));
-        chunks * Self::layout().map_or(0, |layout| layout.size() as u64)
+        chunks * u64::from(Self::CHUNK) * size_of::<T>() as u64
     }
 }
 
@@ -123,20 +110,20 @@ impl Vacant {
     }
 }
 
-impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Drop for Store<T, BITS, CHUNKS> {
+impl<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> Drop for Store<T, BITS, CHUNKS> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             // Relaxed: we have the store to ourselves.
             let chunk = chunk.load(Ordering::Relaxed);
-            if let (false, Some(layout)) = (chunk.is_null(), Self::layout()) {
-                // SAFETY: made by `take` with this layout; nobody else has the store, and records need no drop.
-                unsafe { dealloc(chunk.cast(), layout) };
+            if !chunk.is_null() {
+                // SAFETY: made by `take` with this length; nobody else has the store.
+                unsafe { drop_array(chunk, Self::CHUNK as usize) };
             }
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;
@@ -177,5 +164,78 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, 7, "eight records less the one that means none");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::atomic::AtomicU32;
+    use crate::sync::model;
+    use loom::sync::Arc;
+
+    struct Record(AtomicU32);
+
+    // SAFETY: an atomic number, no drop.
+    unsafe impl Zeroed for Record {
+        fn zeroed() -> Self {
+            Self(AtomicU32::new(0))
+        }
+    }
+
+    type Records = Store<Record, 1, 4>;
+
+    #[test]
+    fn runs_taken_at_once_are_disjoint_and_their_chunks_whole() {
+        model(|| {
+            let store = Arc::new(Records::new());
+            let take = |store: &Records| {
+                let first = store.take(2);
+                assert_ne!(first, 0);
+                for index in [first, first + 1] {
+                    // Loom reports a chunk that is read before it was made.
+                    let before = store.get(index).0.fetch_add(1, Ordering::Relaxed);
+                    assert_eq!(before, 0, "record {index} has two users");
+                }
+                first
+            };
+            let other = store.clone();
+            let thread = loom::thread::spawn(move || take(&other));
+            let mine = take(&store);
+            assert_ne!(thread.join().unwrap(), mine);
+        });
+    }
+
+    #[test]
+    fn an_index_that_is_passed_on_leads_to_a_whole_chunk() {
+        model(|| {
+            let shared = Arc::new((Records::new(), AtomicU32::new(0)));
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                let index = other.0.take(1);
+                // Relaxed: indices lie in records, read by whoever meets them.
+                other.1.store(index, Ordering::Relaxed);
+            });
+            let index = shared.1.load(Ordering::Relaxed);
+            let chunk = &shared.0.chunks[(index >> 1) as usize];
+            if index != 0 && !chunk.load(Ordering::Relaxed).is_null() {
+                assert_eq!(shared.0.get(index).0.load(Ordering::Relaxed), 0);
+            }
+            thread.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn what_is_given_back_is_taken_once() {
+        model(|| {
+            let store = Arc::new(Records::new());
+            let first = store.take(1);
+            store.give(first, 1);
+            let other = store.clone();
+            let thread = loom::thread::spawn(move || other.take(1));
+            let mine = store.take(1);
+            let theirs = thread.join().unwrap();
+            assert!(mine != theirs && (mine == first || theirs == first));
+        });
     }
 }

@@ -1,6 +1,6 @@
 //! Recording a pool's history: when, and what of it.
 
-use super::Pool;
+use super::{Core, Pool};
 use crate::arena::Arena;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::{Action, History, Subject};
@@ -14,13 +14,7 @@ impl<D: Driver> Pool<D> {
     /// Until [`Self::stop_history`] no request is a hit: a pair of allocation and free takes about a microsecond. Looks at
     /// every block once, so that the frees of those that are live are recorded too.
     pub fn start_history(&self, most: usize, stacks: bool) {
-        if self.core.history.start(most, stacks) {
-            // Relaxed: a request that runs beside this may be recorded or not.
-            self.core.watched.fetch_add(1, Relaxed);
-        }
-        self.core.metadata.blocks.each(|block| {
-            block.change(State::Live, State::Recorded);
-        });
+        begin(&self.core, most, stacks);
     }
 
     /// Records nothing any more. What was recorded stays.
@@ -103,5 +97,68 @@ impl<D: Driver> Pool<D> {
             requested: block.requested.load(Relaxed),
             stream: self.core.arena_of(block).stream(),
         }
+    }
+}
+
+/// Begins a history: from here on no request is a hit, and no free of a block that is live by now.
+fn begin(core: &Core, most: usize, stacks: bool) {
+    if core.history.start(most, stacks) {
+        // Relaxed: a request that runs beside this may be recorded or not.
+        core.watched.fetch_add(1, Relaxed);
+    }
+    core.metadata.blocks.each(|block| {
+        block.change(State::Live, State::Recorded);
+    });
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::pool::core::models::Owner;
+    use crate::sync::model;
+    use loom::thread;
+
+    const UNITS: u32 = 16;
+
+    #[test]
+    fn no_block_is_live_and_unrecorded_after_a_history_began() {
+        model(|| {
+            let (core, owner) = Owner::alone();
+            let [freed, kept] = [owner.miss(UNITS), owner.miss(UNITS)];
+            let other = core.clone();
+            let beginner = thread::spawn(move || begin(&other, 10, false));
+            let was_hit = core.free_hit(freed, None);
+            beginner.join().unwrap();
+            let state = |addr| core.metadata.find(addr).map(Block::state);
+            assert_eq!(state(kept), Some(State::Recorded));
+            // One of them had the block first: it is not in two places.
+            let expected = if was_hit { State::Cached } else { State::Recorded };
+            assert_eq!(state(freed), Some(expected));
+            let hit = core.alloc_hit(freed, Stream::LEGACY).addr();
+            assert!(hit.is_none(), "a request was a hit");
+        });
+    }
+
+    #[test]
+    fn only_a_request_that_passed_the_check_before_is_not_recorded() {
+        model(|| {
+            let (core, owner) = Owner::alone();
+            let ready = owner.miss(UNITS);
+            assert!(core.free_hit(ready, None));
+            let other = core.clone();
+            let beginner = thread::spawn(move || begin(&other, 10, false));
+            let hit = core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr();
+            beginner.join().unwrap();
+            let state = core.metadata.find(ready).map(Block::state);
+            match hit {
+                // Its free is a hit too, if it was not marked: once, and not again.
+                Some(addr) => {
+                    assert_eq!(addr, ready);
+                    assert_eq!(core.free_hit(addr, None), state == Some(State::Live));
+                    assert!(!core.free_hit(addr, None));
+                }
+                None => assert_eq!(state, Some(State::Cached)),
+            }
+        });
     }
 }

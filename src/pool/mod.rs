@@ -48,7 +48,8 @@ use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
 use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
-use crate::sync::lock;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
@@ -58,8 +59,7 @@ pub(crate) use core::forked;
 use free::Last;
 use private::Routes;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use surplus::Ages;
 
 /// A pool of one device's memory.

@@ -19,15 +19,16 @@ use super::token::token;
 use crate::freelist::{Links, TakeAll};
 use crate::metadata::{Block, Blocks};
 use crate::size_class::{self, CLASS_MAX};
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{length, yield_now};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Places for sizes above [`CLASS_MAX`]: each holds blocks of one size at a time.
-pub(crate) const LARGE_SLOTS: usize = 64;
+pub(crate) const LARGE_SLOTS: usize = length(64, 2);
 /// A handle that no stream has.
 pub(crate) const NO_STREAM: usize = usize::MAX;
 /// How often a taker looks before it leaves a busy owner alone. With a yield each, a few milliseconds.
-const PATIENCE: u32 = 1000;
+const PATIENCE: usize = length(1000, 2);
 
 /// What other threads write: on cache lines of its own.
 #[derive(Debug, Default)]
@@ -120,7 +121,7 @@ impl Drop for Busy<'_> {
 
 const fn large_slot(units: u32) -> usize {
     // Fibonacci hashing: the top bits of the product are spread well for sizes that are multiples of large powers of two.
-    (units.wrapping_mul(0x9e37_79b9) >> 26) as usize
+    (units.wrapping_mul(0x9e37_79b9) >> (u32::BITS - LARGE_SLOTS.ilog2())) as usize
 }
 
 impl Cache {
@@ -293,7 +294,7 @@ impl Cache {
                 chain = self.unload(blocks);
                 break;
             }
-            std::thread::yield_now();
+            yield_now();
         }
         // Release: the owner sees the magazines as we left them.
         self.revoked.store(0, Release);
@@ -346,7 +347,7 @@ fn append(blocks: &Blocks, first: u32, second: u32) -> u32 {
     first
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::metadata::State;
@@ -452,6 +453,164 @@ mod tests {
             all.append(&mut taken);
             all.sort_unstable();
             assert_eq!(all, mine, "each block is in one place");
+        });
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    //! The owner's fence is real here, and the taker's one of the same kind: what `membarrier` does to the owner's side is
+    //! a fence there at some moment, which is what a model can say of it.
+
+    use super::*;
+    use crate::metadata::State;
+    use crate::sync::model;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    struct Shared {
+        cache: Cache,
+        blocks: Blocks,
+    }
+
+    impl Shared {
+        /// A cache, and blocks of one unit: 1, 2 and so on, in nobody's hands.
+        fn new(count: u32) -> Arc<Self> {
+            let (cache, blocks) = (Cache::new(1, 1, 0, 1 << 20), Blocks::new());
+            assert_eq!(blocks.take(count), 1);
+            for index in 1..=count {
+                let block = blocks.get(index);
+                block.set_index(index);
+                block.units.store(1, Relaxed);
+                block.set_state(State::Cached);
+            }
+            Arc::new(Self { cache, blocks })
+        }
+
+        fn push(&self, index: u32) -> bool {
+            self.cache.push(self.blocks.get(index))
+        }
+
+        fn pop(&self) -> Option<u32> {
+            self.cache.pop(&self.blocks, 1).map(Block::index)
+        }
+
+        /// The indices of a chain.
+        fn chain(&self, first: u32) -> Vec<u32> {
+            let mut all = Vec::new();
+            let mut index = first;
+            while index != 0 {
+                all.push(index);
+                index = self.blocks.link(index).load(Relaxed);
+            }
+            all
+        }
+
+        fn take_anyone(&self) -> Vec<u32> {
+            self.chain(self.cache.take_anyone(&self.blocks))
+        }
+
+        /// Everything that is still there once all threads are quiet.
+        fn rest(&self) -> Vec<u32> {
+            let mut rest = self.chain(self.cache.take_own(&self.blocks));
+            rest.extend(self.chain(self.cache.take_remote()));
+            assert_eq!(self.cache.held(), 0);
+            rest
+        }
+    }
+
+    /// Each of the blocks 1 to `count` is in one of the places.
+    fn assert_once(count: u32, places: [Vec<u32>; 3]) {
+        let mut all = places.concat();
+        all.sort_unstable();
+        assert!(all.iter().copied().eq(1..=count), "{all:?}");
+    }
+
+    #[test]
+    fn the_owner_and_a_taker_have_the_magazines_in_turn() {
+        model(|| {
+            let shared = Shared::new(2);
+            assert!(shared.push(1) && shared.push(2));
+            let other = shared.clone();
+            let taker = thread::spawn(move || other.take_anyone());
+            let mut held: Vec<u32> = shared.pop().into_iter().collect();
+            held.retain(|&index| !shared.push(index));
+            held.extend(shared.pop());
+            assert_once(2, [held, taker.join().unwrap(), shared.rest()]);
+        });
+    }
+
+    #[test]
+    fn the_owner_works_on_with_what_a_taker_left() {
+        model(|| {
+            let shared = Shared::new(1);
+            let other = shared.clone();
+            let taker = thread::spawn(move || [other.take_anyone(), other.take_anyone()].concat());
+            let held: Vec<u32> = if shared.push(1) {
+                shared.pop().into_iter().collect()
+            } else {
+                vec![1]
+            };
+            assert_once(1, [held, taker.join().unwrap(), shared.rest()]);
+        });
+    }
+
+    #[test]
+    fn a_magazine_and_the_remote_list_meet_in_the_owner() {
+        model(|| {
+            let shared = Shared::new(3);
+            assert!(shared.push(1));
+            let pushers = [2, 3].map(|index| {
+                let other = shared.clone();
+                // The last the freeing thread writes to the record before it is on the list.
+                thread::spawn(move || {
+                    let block = other.blocks.get(index);
+                    block.requested.store(u64::from(index), Relaxed);
+                    assert!(other.cache.push_remote(&other.blocks, block));
+                })
+            });
+            let remote = shared.chain(shared.cache.take_remote());
+            let seen = |&index: &u32| shared.blocks.get(index).requested.load(Relaxed) == u64::from(index);
+            assert!(remote.iter().all(seen), "a block came before what was written to it");
+            let held: Vec<u32> = shared.pop().into_iter().chain(remote).collect();
+            pushers.map(|pusher| pusher.join().unwrap());
+            assert_once(3, [held, Vec::new(), shared.rest()]);
+        });
+    }
+
+    #[test]
+    fn a_free_beside_a_taker_and_the_owner_is_taken_once() {
+        model(|| {
+            let shared = Shared::new(2);
+            assert!(shared.push(1));
+            let (freer, taker) = (shared.clone(), shared.clone());
+            let freer = thread::spawn(move || assert!(freer.cache.push_remote(&freer.blocks, freer.blocks.get(2))));
+            let taker = thread::spawn(move || taker.take_anyone());
+            let mut held = shared.chain(shared.cache.take_remote());
+            held.extend(shared.pop());
+            freer.join().unwrap();
+            assert_once(2, [held, taker.join().unwrap(), shared.rest()]);
+        });
+    }
+
+    #[test]
+    fn a_list_that_many_push_to_has_room_again_once_it_is_taken() {
+        model(|| {
+            let (cache, blocks) = (Cache::new(1, 1, 0, 512), Blocks::new());
+            let shared = Arc::new(Shared { cache, blocks });
+            assert_eq!(shared.blocks.take(2), 1);
+            for index in [1, 2] {
+                shared.blocks.get(index).set_index(index);
+                shared.blocks.get(index).units.store(1, Relaxed);
+            }
+            let other = shared.clone();
+            let pusher = thread::spawn(move || other.cache.push_remote(&other.blocks, other.blocks.get(1)));
+            let taken = shared.chain(shared.cache.take_remote());
+            assert!(pusher.join().unwrap(), "an empty list has room");
+            let rest = shared.chain(shared.cache.take_remote());
+            assert_eq!([taken, rest].concat(), [1]);
+            // Whatever the count of bytes was left at: an empty list has room.
+            assert!(shared.cache.push_remote(&shared.blocks, shared.blocks.get(2)));
         });
     }
 }

@@ -7,8 +7,8 @@
 //!
 //! Of everything else that is live, the peak is what there was when most bytes were allocated.
 
+use crate::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU64};
 
 /// How far a thread's delta may be from the pool's totals, in bytes; blocks above are large.
 pub(crate) const FOLD: i64 = 1 << 20;
@@ -358,7 +358,7 @@ impl Flows {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -461,5 +461,94 @@ mod tests {
             "{} {peak}",
             sum.peak_allocated
         );
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::model;
+    use loom::sync::Arc;
+
+    const LARGE: u64 = 2 << 20;
+
+    struct Shared {
+        totals: Totals,
+        owners: [Counters; 2],
+    }
+
+    impl Shared {
+        fn fold(&self, owner: usize) {
+            self.owners[owner].fold(&self.totals, || Live::sum(self.owners.iter().map(Counters::live)));
+        }
+
+        fn sum(&self) -> Sum {
+            self.totals.sum(self.owners.iter())
+        }
+    }
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared {
+            totals: Totals::default(),
+            owners: Default::default(),
+        })
+    }
+
+    #[test]
+    fn owners_that_fold_at_once_lose_nothing() {
+        model(|| {
+            let shared = shared();
+            let work = |shared: &Shared, owner: usize, bytes: u64| {
+                let _ = shared.owners[owner].alloc(&shared.totals, bytes, bytes);
+                shared.fold(owner);
+            };
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || work(&other, 1, 512));
+            work(&shared, 0, 1024);
+            thread.join().unwrap();
+            let sum = shared.sum();
+            assert_eq!((sum.allocated, sum.live.requested, sum.live.blocks), (1536, 1536, 2));
+            // Two folds that meet: the level of both, whichever came last.
+            assert_eq!(sum.peak_allocated, 1536);
+        });
+    }
+
+    #[test]
+    fn large_blocks_of_two_owners_change_one_level() {
+        model(|| {
+            let shared = shared();
+            let work = |shared: &Shared, owner: usize| {
+                if shared.owners[owner].alloc(&shared.totals, LARGE, LARGE) {
+                    shared.fold(owner);
+                }
+                if shared.owners[owner].free(&shared.totals, LARGE, LARGE) {
+                    shared.fold(owner);
+                }
+            };
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || work(&other, 1));
+            work(&shared, 0);
+            thread.join().unwrap();
+            let sum = shared.sum();
+            assert_eq!((sum.allocated, sum.live.blocks), (0, 0));
+            let peak = sum.peak_allocated as u64;
+            assert!(peak == LARGE || peak == 2 * LARGE, "{peak}");
+        });
+    }
+
+    #[test]
+    fn what_waits_is_counted_by_all() {
+        model(|| {
+            let shared = shared();
+            let other = shared.clone();
+            let thread = loom::thread::spawn(move || {
+                other.totals.add_pending(512);
+                other.totals.sub_pending(512);
+            });
+            shared.totals.add_pending(1024);
+            thread.join().unwrap();
+            assert_eq!(shared.totals.active_now(), 1024);
+            assert!(shared.sum().peak_active >= 1024);
+        });
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn change() {
     SALT.store(1, Relaxed);
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     let pointer: u64;
@@ -33,7 +33,7 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-#[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     let pointer: u64;
@@ -44,14 +44,23 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
+/// In a model all threads share one of the system's: they differ by loom's number.
+#[cfg(loom)]
+fn thread_pointer() -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    loom::thread::current().id().hash(&mut hasher);
+    hasher.finish() << 1
+}
+
+#[cfg(not(any(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"), loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     thread_local!(static HERE: u16 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr() as u64)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;
