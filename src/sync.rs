@@ -33,3 +33,32 @@ pub(crate) fn model(body: impl Fn() + Send + Sync + 'static) {
     builder.max_branches = 20_000;
     builder.check(body);
 }
+
+/// Models two threads that use what `make` makes at once, and calls `after` with what both gave.
+///
+/// Twice, each in the first place once: loom remembers of an atomic only its last use, so that a thread's own load hides
+/// another one's before it, and with it the order in which the other comes later. The second time shows that order.
+#[cfg(all(test, loom))]
+pub(crate) fn meet<S: 'static, A: 'static, B: 'static>(
+    make: fn() -> S,
+    one: fn(&S) -> A,
+    other: fn(&S) -> B,
+    after: fn(&S, A, B),
+) {
+    use loom::sync::Arc;
+    use loom::thread::spawn;
+    model(move || {
+        let shared = Arc::new(make());
+        let second = shared.clone();
+        let second = spawn(move || other(&second));
+        let first = one(&shared);
+        after(&shared, first, second.join().expect("no panic"));
+    });
+    model(move || {
+        let shared = Arc::new(make());
+        let second = shared.clone();
+        let second = spawn(move || one(&second));
+        let first = other(&shared);
+        after(&shared, second.join().expect("no panic"), first);
+    });
+}

@@ -124,9 +124,8 @@ impl Arena {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::sync::{Mutex, model};
+    use crate::sync::{Mutex, meet};
     use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
 
     struct Shared {
         /// The lock under which arenas change their owners.
@@ -144,47 +143,48 @@ mod models {
         }
     }
 
+    fn owned() -> Shared {
+        let Owner { key, stream } = owner(1);
+        Shared {
+            owners: Mutex::new(()),
+            arena: Arena::new(1, key, stream),
+            contents: UnsafeCell::new(0),
+        }
+    }
+
     impl Shared {
         fn touch(&self) {
             // SAFETY: loom reports a concurrent access.
             self.contents.with_mut(|contents| unsafe { *contents += 1 });
         }
 
-        fn change_if_vacant(&self, id: u64) -> bool {
+        fn change_if_vacant(&self) -> bool {
             let _owners = lock(&self.owners);
             let vacant = self.arena.is_vacant();
             if vacant {
-                self.arena.change_owner(owner(id));
                 self.touch();
+                self.arena.change_owner(owner(2));
             }
             vacant
         }
     }
 
+    fn request(shared: &Shared) {
+        let visit = {
+            let _owners = lock(&shared.owners);
+            // Gone to the other stream meanwhile: the request would get another arena.
+            (shared.arena.key() == owner(1).key).then(|| shared.arena.visit())
+        };
+        if let Some(visit) = visit {
+            assert_eq!(visit.arena().key(), owner(1).key);
+            shared.touch();
+        }
+    }
+
     #[test]
     fn an_arena_keeps_its_owner_while_a_request_uses_it() {
-        model(|| {
-            let Owner { key, stream } = owner(1);
-            let shared = Arc::new(Shared {
-                owners: Mutex::new(()),
-                arena: Arena::new(1, key, stream),
-                contents: UnsafeCell::new(0),
-            });
-            let other = shared.clone();
-            let request = loom::thread::spawn(move || {
-                let visit = {
-                    let _owners = lock(&other.owners);
-                    // Gone to the other stream meanwhile: the request would get another arena.
-                    (other.arena.key() == key).then(|| other.arena.visit())
-                };
-                if let Some(visit) = visit {
-                    other.touch();
-                    assert_eq!(visit.arena().key(), key);
-                }
-            });
-            shared.change_if_vacant(2);
-            request.join().unwrap();
-            assert!(shared.arena.key() == owner(2).key || shared.change_if_vacant(2));
+        meet(owned, request, Shared::change_if_vacant, |shared, (), changed| {
+            assert!(changed || shared.change_if_vacant());
         });
     }
 }

@@ -77,50 +77,44 @@ impl<T: Send + Sync> Drop for Append<T> {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::sync::model;
-    use loom::sync::Arc;
+    use crate::sync::meet;
+
+    /// Loom reports an item that is read before it was made.
+    type Shared = (Append<AtomicU32>, AtomicU32);
+
+    fn empty() -> Shared {
+        (Append::new(AtomicU32::new(0)), AtomicU32::new(0))
+    }
+
+    fn push((list, passed): &Shared) -> u32 {
+        let index = list.push(AtomicU32::new).expect("room").load(Ordering::Relaxed);
+        // Relaxed: a cache's number gets to other threads by ways that order nothing else.
+        passed.store(index, Ordering::Relaxed);
+        index
+    }
 
     #[test]
     fn items_are_seen_whole_and_numbered_once() {
-        model(|| {
-            // Loom reports an item that is read before it was made.
-            let list = Arc::new(Append::new(AtomicU32::new(0)));
-            let push = |list: &Append<AtomicU32>| {
-                let mut own = 0;
-                list.push(|index| {
-                    own = index;
-                    AtomicU32::new(index)
-                });
-                own
-            };
-            let other = list.clone();
-            let thread = loom::thread::spawn(move || push(&other));
-            let mine = push(&list);
+        let look = |(list, _): &Shared| {
             let seen = list.iter().map(|item| item.load(Ordering::Relaxed));
             assert!(seen.enumerate().all(|(place, index)| index as usize == place + 1));
-            let theirs = thread.join().unwrap();
+        };
+        meet(empty, push, look, |_, _, ()| {});
+        meet(empty, push, push, |(list, _), mine, theirs| {
             assert_ne!(mine, theirs);
             assert_eq!(list.iter().count(), 2);
-            assert_eq!(list.get(theirs).load(Ordering::Relaxed), theirs);
         });
     }
 
     #[test]
     fn an_index_that_is_passed_on_leads_to_a_whole_item() {
-        model(|| {
-            let shared = Arc::new((Append::new(AtomicU32::new(0)), AtomicU32::new(0)));
-            let other = shared.clone();
-            let thread = loom::thread::spawn(move || {
-                let item = other.0.push(AtomicU32::new).unwrap();
-                // Relaxed: a cache's number gets to others by ways that order nothing else.
-                other.1.store(item.load(Ordering::Relaxed), Ordering::Relaxed);
-            });
-            let index = shared.1.load(Ordering::Relaxed);
-            // The item is there only for who knows that it is: through its slot.
-            if index != 0 && !shared.0.slots[index as usize].load(Ordering::Acquire).is_null() {
-                assert_eq!(shared.0.get(index).load(Ordering::Relaxed), index);
+        let follow = |(list, passed): &Shared| {
+            let index = passed.load(Ordering::Relaxed);
+            // Who has the index without the order that came with it: the slot gives either.
+            if index != 0 && !list.slots[index as usize].load(Ordering::Relaxed).is_null() {
+                assert_eq!(list.get(index).load(Ordering::Relaxed), index);
             }
-            thread.join().unwrap();
-        });
+        };
+        meet(empty, push, follow, |_, _, ()| {});
     }
 }

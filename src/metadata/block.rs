@@ -190,62 +190,52 @@ impl Block {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::sync::model;
+    use crate::sync::meet;
     use loom::cell::UnsafeCell;
-    use loom::sync::Arc;
 
+    #[derive(Default)]
     struct Shared {
         block: Block,
-        /// What a thread that has the block does to it.
+        /// What a thread does to it that has the block.
         contents: UnsafeCell<u32>,
     }
 
-    fn shared() -> Arc<Shared> {
-        let shared = Shared {
-            block: Block::default(),
-            contents: UnsafeCell::new(0),
-        };
-        shared.block.set_state(State::Live);
-        Arc::new(shared)
-    }
+    impl Shared {
+        fn live() -> Self {
+            let shared = Self::default();
+            shared.block.set_state(State::Live);
+            shared
+        }
 
-    /// Touches the contents, as whoever has the block may: loom reports two at once.
-    fn touch(shared: &Shared) {
-        // SAFETY: loom reports a concurrent access.
-        shared.contents.with_mut(|contents| unsafe { *contents += 1 });
+        /// Touches the contents: loom reports two at once.
+        fn touch(&self) {
+            // SAFETY: loom reports a concurrent access.
+            self.contents.with_mut(|contents| unsafe { *contents += 1 });
+        }
+
+        /// Touches the contents if the block is won.
+        fn change(&self, from: State, to: State) -> bool {
+            let won = self.block.change(from, to);
+            if won {
+                self.touch();
+            }
+            won
+        }
     }
 
     #[test]
     fn one_of_two_frees_wins() {
-        model(|| {
-            let shared = shared();
-            let free = |shared: &Shared| {
-                let won = shared.block.change(State::Live, State::Cached);
-                if won {
-                    touch(shared);
-                }
-                won
-            };
-            let other = shared.clone();
-            let thread = loom::thread::spawn(move || free(&other));
-            let mine = free(&shared);
-            assert_ne!(thread.join().unwrap(), mine);
-        });
+        let free = |shared: &Shared| shared.change(State::Live, State::Cached);
+        meet(Shared::live, free, free, |_, mine, theirs| assert_ne!(mine, theirs));
     }
 
     #[test]
     fn what_was_done_before_a_change_is_seen_after_the_next() {
-        model(|| {
-            let shared = shared();
-            let other = shared.clone();
-            let thread = loom::thread::spawn(move || {
-                touch(&other);
-                assert!(other.block.change(State::Live, State::Used));
-            });
-            if shared.block.change(State::Used, State::Pending) {
-                touch(&shared);
-            }
-            thread.join().unwrap();
-        });
+        let begin = |shared: &Shared| {
+            shared.touch();
+            assert!(shared.block.change(State::Live, State::Used));
+        };
+        let go_on = |shared: &Shared| shared.change(State::Used, State::Pending);
+        meet(Shared::live, begin, go_on, |_, (), _| {});
     }
 }

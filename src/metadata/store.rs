@@ -171,8 +171,7 @@ mod tests {
 mod models {
     use super::*;
     use crate::sync::atomic::AtomicU32;
-    use crate::sync::model;
-    use loom::sync::Arc;
+    use crate::sync::meet;
 
     struct Record(AtomicU32);
 
@@ -183,59 +182,54 @@ mod models {
         }
     }
 
-    type Records = Store<Record, 1, 4>;
+    type Shared = (Store<Record, 1, 4>, AtomicU32);
+
+    fn empty() -> Shared {
+        (Store::new(), AtomicU32::new(0))
+    }
+
+    fn take_two((store, _): &Shared) -> u32 {
+        let first = store.take(2);
+        assert_ne!(first, 0);
+        for index in [first, first + 1] {
+            // Loom reports a chunk that is read before it was made.
+            let users = store.get(index).0.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(users, 0, "record {index} has two users");
+        }
+        first
+    }
 
     #[test]
     fn runs_taken_at_once_are_disjoint_and_their_chunks_whole() {
-        model(|| {
-            let store = Arc::new(Records::new());
-            let take = |store: &Records| {
-                let first = store.take(2);
-                assert_ne!(first, 0);
-                for index in [first, first + 1] {
-                    // Loom reports a chunk that is read before it was made.
-                    let before = store.get(index).0.fetch_add(1, Ordering::Relaxed);
-                    assert_eq!(before, 0, "record {index} has two users");
-                }
-                first
-            };
-            let other = store.clone();
-            let thread = loom::thread::spawn(move || take(&other));
-            let mine = take(&store);
-            assert_ne!(thread.join().unwrap(), mine);
-        });
+        meet(empty, take_two, take_two, |_, mine, theirs| assert_ne!(mine, theirs));
     }
 
     #[test]
     fn an_index_that_is_passed_on_leads_to_a_whole_chunk() {
-        model(|| {
-            let shared = Arc::new((Records::new(), AtomicU32::new(0)));
-            let other = shared.clone();
-            let thread = loom::thread::spawn(move || {
-                let index = other.0.take(1);
-                // Relaxed: indices lie in records, read by whoever meets them.
-                other.1.store(index, Ordering::Relaxed);
-            });
-            let index = shared.1.load(Ordering::Relaxed);
-            let chunk = &shared.0.chunks[(index >> 1) as usize];
+        let pass = |(store, passed): &Shared| {
+            // Relaxed: indices lie in records, read by whoever meets them.
+            passed.store(store.take(1), Ordering::Relaxed);
+        };
+        let follow = |(store, passed): &Shared| {
+            let index = passed.load(Ordering::Relaxed);
+            let chunk = &store.chunks[(index >> 1) as usize];
             if index != 0 && !chunk.load(Ordering::Relaxed).is_null() {
-                assert_eq!(shared.0.get(index).0.load(Ordering::Relaxed), 0);
+                assert_eq!(store.get(index).0.load(Ordering::Relaxed), 0);
             }
-            thread.join().unwrap();
-        });
+        };
+        meet(empty, pass, follow, |_, (), ()| {});
     }
 
     #[test]
     fn what_is_given_back_is_taken_once() {
-        model(|| {
-            let store = Arc::new(Records::new());
-            let first = store.take(1);
-            store.give(first, 1);
-            let other = store.clone();
-            let thread = loom::thread::spawn(move || other.take(1));
-            let mine = store.take(1);
-            let theirs = thread.join().unwrap();
-            assert!(mine != theirs && (mine == first || theirs == first));
+        let given_back = || {
+            let shared = empty();
+            shared.0.give(shared.0.take(1), 1);
+            shared
+        };
+        let take = |(store, _): &Shared| store.take(1);
+        meet(given_back, take, take, |_, mine, theirs| {
+            assert!(mine != theirs && (mine == 1 || theirs == 1));
         });
     }
 }

@@ -211,20 +211,24 @@ mod tests {
 mod models {
     use super::*;
     use crate::sync::atomic::AtomicU64;
-    use crate::sync::model;
-    use loom::sync::Arc;
+    use crate::sync::meet;
 
-    /// Records at even addresses; loom reports one that is read before it was made.
+    /// Loom reports a record that is read before it was made.
     #[repr(align(64))]
     struct Record(AtomicU64);
 
+    /// The table is dropped before the records, which are leaked.
     type Records = Table<Record, Record>;
 
-    fn set(table: &Records, addr: u64) -> Box<Record> {
-        let record = Box::new(Record(AtomicU64::new(addr)));
-        // SAFETY: the caller keeps the record until the table is gone, which a borrow cannot say here.
-        unsafe { table.set(addr, Entry::Block(&*ptr::from_ref(&*record))) };
-        record
+    /// Addresses in a new leaf of the first one's kind: beside it, far from it, and farther.
+    const NEW: [u64; 3] = [2 << 14, 1 << 21, 1 << 36];
+    const OLD: u64 = 1 << 14;
+
+    fn set(table: &Records, addr: u64) {
+        // A model runs thousands of times: what it leaks is small.
+        let record = Box::leak(Box::new(Record(AtomicU64::new(addr))));
+        // SAFETY: the record is leaked.
+        unsafe { table.set(addr, Entry::Block(record)) };
     }
 
     fn get(table: &Records, addr: u64) -> Option<u64> {
@@ -236,37 +240,48 @@ mod models {
 
     #[test]
     fn threads_that_make_the_same_arrays_lose_no_entry() {
-        model(|| {
-            let table = Arc::new(Records::new());
-            let other = table.clone();
-            let thread = loom::thread::spawn(move || set(&other, 1 << 14));
-            let mine = set(&table, 2 << 14);
-            let theirs = thread.join().unwrap();
-            assert_eq!(get(&table, 1 << 14), Some(1 << 14));
-            assert_eq!(get(&table, 2 << 14), Some(2 << 14));
-            drop(table);
-            drop((mine, theirs));
-        });
+        meet(
+            Records::new,
+            |table| set(table, OLD),
+            |table| set(table, NEW[0]),
+            |table, (), ()| {
+                assert_eq!([get(table, OLD), get(table, NEW[0])], [Some(OLD), Some(NEW[0])]);
+            },
+        );
     }
 
     #[test]
     fn a_lookup_beside_growth_finds_whole_records_only() {
-        model(|| {
-            let table = Arc::new(Records::new());
-            let old = set(&table, 1 << 14);
-            let other = table.clone();
-            let thread = loom::thread::spawn(move || {
-                // One beside it, one for which a leaf is made, one for which a mid is.
-                [2 << 14, 1 << 21, 1 << 36].map(|addr| set(&other, addr))
-            });
-            for addr in [2 << 14, 1 << 21, 1 << 36] {
-                assert!(get(&table, addr).is_none_or(|found| found == addr));
-            }
-            assert_eq!(get(&table, 1 << 14), Some(1 << 14), "growth moves nothing");
-            let new = thread.join().unwrap();
-            assert_eq!(get(&table, 1 << 36), Some(1 << 36));
-            drop(table);
-            drop((old, new));
+        let grown = || {
+            let table = Records::new();
+            set(&table, OLD);
+            table
+        };
+        let grow = |table: &Records| NEW.map(|addr| set(table, addr));
+        let look = |table: &Records| {
+            assert!(
+                NEW.iter()
+                    .all(|&addr| get(table, addr).is_none_or(|found| found == addr))
+            );
+            assert_eq!(get(table, OLD), Some(OLD), "growth moves nothing");
+        };
+        meet(grown, grow, look, |table, _, ()| {
+            assert_eq!(NEW.map(|addr| get(table, addr)), NEW.map(Some));
+        });
+    }
+
+    #[test]
+    fn an_entry_that_is_taken_away_is_there_or_not() {
+        let grown = || {
+            let table = Records::new();
+            set(&table, OLD);
+            table
+        };
+        // SAFETY: nothing is entered.
+        let clear = |table: &Records| unsafe { table.set(OLD, Entry::None) };
+        let look = |table: &Records| get(table, OLD).is_none_or(|found| found == OLD);
+        meet(grown, clear, look, |table, (), whole| {
+            assert!(whole && get(table, OLD).is_none())
         });
     }
 }

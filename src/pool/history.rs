@@ -114,51 +114,61 @@ fn begin(core: &Core, most: usize, stacks: bool) {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::pool::core::models::Owner;
-    use crate::sync::model;
-    use loom::thread;
+    use crate::pool::core::models::Setting;
+    use crate::sync::meet;
 
     const UNITS: u32 = 16;
 
+    fn start(setting: &Setting) {
+        begin(&setting.core, 10, false);
+    }
+
+    fn state(setting: &Setting, which: usize) -> State {
+        setting
+            .core
+            .metadata
+            .find(setting.blocks[which])
+            .expect("given out")
+            .state()
+    }
+
     #[test]
     fn no_block_is_live_and_unrecorded_after_a_history_began() {
-        model(|| {
-            let (core, owner) = Owner::alone();
-            let [freed, kept] = [owner.miss(UNITS), owner.miss(UNITS)];
-            let other = core.clone();
-            let beginner = thread::spawn(move || begin(&other, 10, false));
-            let was_hit = core.free_hit(freed, None);
-            beginner.join().unwrap();
-            let state = |addr| core.metadata.find(addr).map(Block::state);
-            assert_eq!(state(kept), Some(State::Recorded));
-            // One of them had the block first: it is not in two places.
-            let expected = if was_hit { State::Cached } else { State::Recorded };
-            assert_eq!(state(freed), Some(expected));
-            let hit = core.alloc_hit(freed, Stream::LEGACY).addr();
-            assert!(hit.is_none(), "a request was a hit");
-        });
+        let free = |setting: &Setting| setting.as_owner(|| setting.core.free_hit(setting.blocks[0], None));
+        meet(
+            || Setting::live(UNITS),
+            free,
+            start,
+            |setting, was_hit, ()| {
+                assert_eq!(state(setting, 1), State::Recorded);
+                // One of them had the block first: it is not in two places.
+                let expected = if was_hit { State::Cached } else { State::Recorded };
+                assert_eq!(state(setting, 0), expected);
+                let hit = setting.as_owner(|| setting.core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr());
+                assert_eq!(hit, None, "a request was a hit");
+            },
+        );
     }
 
     #[test]
     fn only_a_request_that_passed_the_check_before_is_not_recorded() {
-        model(|| {
-            let (core, owner) = Owner::alone();
-            let ready = owner.miss(UNITS);
-            assert!(core.free_hit(ready, None));
-            let other = core.clone();
-            let beginner = thread::spawn(move || begin(&other, 10, false));
-            let hit = core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr();
-            beginner.join().unwrap();
-            let state = core.metadata.find(ready).map(Block::state);
-            match hit {
+        let request = |setting: &Setting| {
+            setting.as_owner(|| setting.core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr())
+        };
+        meet(
+            || Setting::one_ready(UNITS),
+            request,
+            start,
+            |setting, hit, ()| match hit {
                 // Its free is a hit too, if it was not marked: once, and not again.
-                Some(addr) => {
-                    assert_eq!(addr, ready);
-                    assert_eq!(core.free_hit(addr, None), state == Some(State::Live));
-                    assert!(!core.free_hit(addr, None));
-                }
-                None => assert_eq!(state, Some(State::Cached)),
-            }
-        });
+                Some(addr) => setting.as_owner(|| {
+                    assert_eq!(addr, setting.blocks[1]);
+                    let is_live = state(setting, 1) == State::Live;
+                    assert_eq!(setting.core.free_hit(addr, None), is_live);
+                    assert!(!setting.core.free_hit(addr, None));
+                }),
+                None => assert_eq!(state(setting, 1), State::Cached),
+            },
+        );
     }
 }

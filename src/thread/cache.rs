@@ -459,23 +459,24 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod models {
-    //! The owner's fence is real here, and the taker's one of the same kind: what `membarrier` does to the owner's side is
-    //! a fence there at some moment, which is what a model can say of it.
+    //! The owner's fence is a real one here, as the taker's: what `membarrier` does to the owner's side is a fence there at
+    //! some moment, and a model can say no more of it.
 
     use super::*;
     use crate::metadata::State;
-    use crate::sync::model;
+    use crate::sync::{meet, model};
     use loom::sync::Arc;
     use loom::thread;
 
+    /// The cache is dropped before the records.
     struct Shared {
         cache: Cache,
         blocks: Blocks,
     }
 
     impl Shared {
-        /// A cache, and blocks of one unit: 1, 2 and so on, in nobody's hands.
-        fn new(count: u32) -> Arc<Self> {
+        /// A cache, and blocks of one unit, 1 and 2 and so on, in nobody's hands.
+        fn new(count: u32) -> Self {
             let (cache, blocks) = (Cache::new(1, 1, 0, 1 << 20), Blocks::new());
             assert_eq!(blocks.take(count), 1);
             for index in 1..=count {
@@ -484,7 +485,14 @@ mod models {
                 block.units.store(1, Relaxed);
                 block.set_state(State::Cached);
             }
-            Arc::new(Self { cache, blocks })
+            Self { cache, blocks }
+        }
+
+        /// As [`Self::new`], with block 1 in the magazine.
+        fn with_one(count: u32) -> Self {
+            let shared = Self::new(count);
+            assert!(shared.push(1));
+            shared
         }
 
         fn push(&self, index: u32) -> bool {
@@ -493,6 +501,20 @@ mod models {
 
         fn pop(&self) -> Option<u32> {
             self.cache.pop(&self.blocks, 1).map(Block::index)
+        }
+
+        /// A free by another thread, which notes something in the record before.
+        fn push_remote(&self, index: u32) -> bool {
+            let block = self.blocks.get(index);
+            block.addr.store(index.into(), Relaxed);
+            self.cache.push_remote(&self.blocks, block)
+        }
+
+        fn take_remote(&self) -> Vec<u32> {
+            let taken = self.chain(self.cache.take_remote());
+            let noted = |&index: &u32| self.blocks.get(index).addr() == u64::from(index);
+            assert!(taken.iter().all(noted), "a block came before what was written to it");
+            taken
         }
 
         /// The indices of a chain.
@@ -510,107 +532,92 @@ mod models {
             self.chain(self.cache.take_anyone(&self.blocks))
         }
 
-        /// Everything that is still there once all threads are quiet.
-        fn rest(&self) -> Vec<u32> {
-            let mut rest = self.chain(self.cache.take_own(&self.blocks));
-            rest.extend(self.chain(self.cache.take_remote()));
+        /// Each of the blocks 1 to `count` is in one of these hands or still in the cache, now that all are quiet.
+        fn assert_once(&self, count: u32, hands: [Vec<u32>; 2]) {
+            let mut all = hands.concat();
+            all.extend(self.chain(self.cache.take_own(&self.blocks)));
+            all.extend(self.take_remote());
+            all.sort_unstable();
+            assert!(all.iter().copied().eq(1..=count), "{all:?}");
             assert_eq!(self.cache.held(), 0);
-            rest
         }
-    }
-
-    /// Each of the blocks 1 to `count` is in one of the places.
-    fn assert_once(count: u32, places: [Vec<u32>; 3]) {
-        let mut all = places.concat();
-        all.sort_unstable();
-        assert!(all.iter().copied().eq(1..=count), "{all:?}");
     }
 
     #[test]
     fn the_owner_and_a_taker_have_the_magazines_in_turn() {
-        model(|| {
-            let shared = Shared::new(2);
-            assert!(shared.push(1) && shared.push(2));
-            let other = shared.clone();
-            let taker = thread::spawn(move || other.take_anyone());
-            let mut held: Vec<u32> = shared.pop().into_iter().collect();
+        let owner = |shared: &Shared| {
+            let mut held: Vec<u32> = shared.pop().into_iter().chain([2]).collect();
             held.retain(|&index| !shared.push(index));
             held.extend(shared.pop());
-            assert_once(2, [held, taker.join().unwrap(), shared.rest()]);
-        });
+            held
+        };
+        meet(
+            || Shared::with_one(2),
+            owner,
+            Shared::take_anyone,
+            |shared, held, taken| {
+                shared.assert_once(2, [held, taken]);
+            },
+        );
     }
 
     #[test]
     fn the_owner_works_on_with_what_a_taker_left() {
-        model(|| {
-            let shared = Shared::new(1);
-            let other = shared.clone();
-            let taker = thread::spawn(move || [other.take_anyone(), other.take_anyone()].concat());
-            let held: Vec<u32> = if shared.push(1) {
+        let owner = |shared: &Shared| -> Vec<u32> {
+            if shared.push(1) {
                 shared.pop().into_iter().collect()
             } else {
                 vec![1]
-            };
-            assert_once(1, [held, taker.join().unwrap(), shared.rest()]);
-        });
+            }
+        };
+        let taker = |shared: &Shared| [shared.take_anyone(), shared.take_anyone()].concat();
+        meet(
+            || Shared::new(1),
+            owner,
+            taker,
+            |shared, held, taken| shared.assert_once(1, [held, taken]),
+        );
     }
 
     #[test]
     fn a_magazine_and_the_remote_list_meet_in_the_owner() {
-        model(|| {
-            let shared = Shared::new(3);
-            assert!(shared.push(1));
-            let pushers = [2, 3].map(|index| {
-                let other = shared.clone();
-                // The last the freeing thread writes to the record before it is on the list.
-                thread::spawn(move || {
-                    let block = other.blocks.get(index);
-                    block.requested.store(u64::from(index), Relaxed);
-                    assert!(other.cache.push_remote(&other.blocks, block));
-                })
-            });
-            let remote = shared.chain(shared.cache.take_remote());
-            let seen = |&index: &u32| shared.blocks.get(index).requested.load(Relaxed) == u64::from(index);
-            assert!(remote.iter().all(seen), "a block came before what was written to it");
-            let held: Vec<u32> = shared.pop().into_iter().chain(remote).collect();
-            pushers.map(|pusher| pusher.join().unwrap());
-            assert_once(3, [held, Vec::new(), shared.rest()]);
-        });
+        let owner = |shared: &Shared| shared.pop().into_iter().chain(shared.take_remote()).collect();
+        let other = |shared: &Shared| assert!(shared.push_remote(2));
+        meet(
+            || Shared::with_one(2),
+            owner,
+            other,
+            |shared, held, ()| shared.assert_once(2, [held, Vec::new()]),
+        );
     }
 
     #[test]
-    fn a_free_beside_a_taker_and_the_owner_is_taken_once() {
+    fn what_others_free_is_taken_once_by_the_owner_or_a_taker() {
         model(|| {
-            let shared = Shared::new(2);
-            assert!(shared.push(1));
+            let shared = Arc::new(Shared::with_one(2));
             let (freer, taker) = (shared.clone(), shared.clone());
-            let freer = thread::spawn(move || assert!(freer.cache.push_remote(&freer.blocks, freer.blocks.get(2))));
+            let freer = thread::spawn(move || assert!(freer.push_remote(2)));
             let taker = thread::spawn(move || taker.take_anyone());
-            let mut held = shared.chain(shared.cache.take_remote());
-            held.extend(shared.pop());
+            let held = shared.take_remote().into_iter().chain(shared.pop()).collect();
             freer.join().unwrap();
-            assert_once(2, [held, taker.join().unwrap(), shared.rest()]);
+            shared.assert_once(2, [held, taker.join().unwrap()]);
         });
     }
 
     #[test]
-    fn a_list_that_many_push_to_has_room_again_once_it_is_taken() {
-        model(|| {
-            let (cache, blocks) = (Cache::new(1, 1, 0, 512), Blocks::new());
-            let shared = Arc::new(Shared { cache, blocks });
-            assert_eq!(shared.blocks.take(2), 1);
-            for index in [1, 2] {
-                shared.blocks.get(index).set_index(index);
-                shared.blocks.get(index).units.store(1, Relaxed);
+    fn an_empty_list_has_room() {
+        let small = || {
+            let mut shared = Shared::new(2);
+            shared.cache.remote_bound = size_class::UNIT;
+            shared
+        };
+        let other = |shared: &Shared| assert!(shared.push_remote(1));
+        meet(small, other, Shared::take_remote, |shared, (), taken| {
+            if taken.is_empty() {
+                assert_eq!(shared.take_remote(), [1]);
             }
-            let other = shared.clone();
-            let pusher = thread::spawn(move || other.cache.push_remote(&other.blocks, other.blocks.get(1)));
-            let taken = shared.chain(shared.cache.take_remote());
-            assert!(pusher.join().unwrap(), "an empty list has room");
-            let rest = shared.chain(shared.cache.take_remote());
-            assert_eq!([taken, rest].concat(), [1]);
-            // Whatever the count of bytes was left at: an empty list has room.
-            assert!(shared.cache.push_remote(&shared.blocks, shared.blocks.get(2)));
+            // Whatever the number of bytes was left at.
+            assert!(shared.push_remote(2));
         });
     }
 }

@@ -74,58 +74,66 @@ impl OwnCaches {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
-    use crate::sync::model;
-    use loom::sync::Arc;
+    use crate::sync::atomic::AtomicPtr;
+    use crate::sync::meet;
+    use crate::thread::become_thread;
 
-    /// The table comes last: it is dropped before what it names.
     struct Shared {
-        caches: Vec<Cache>,
         own: OwnCaches,
+        caches: [Cache; 2],
+    }
+
+    fn two() -> Shared {
+        Shared {
+            own: OwnCaches::new(),
+            caches: [1, 2].map(|index| Cache::new(index, 1, 0, 0)),
+        }
+    }
+
+    /// The calling thread's cache is found by it, or none is, where both took one entry; never the other's.
+    fn find(shared: &Shared, index: usize) -> bool {
+        let cache = &shared.caches[index];
+        become_thread(cache.index.into());
+        cache.acquire();
+        // SAFETY: the caches live as long as the table.
+        unsafe { shared.own.remember(cache) };
+        assert!(shared.own.find(2).is_none(), "another stream");
+        let found = shared.own.find(0).map(|cache| cache.index);
+        assert!(found.is_none_or(|found| found == cache.index));
+        found.is_some()
     }
 
     #[test]
     fn each_thread_finds_its_own_cache_or_none() {
-        model(|| {
-            let caches = Vec::new();
-            let mut shared = Shared {
-                caches,
-                own: OwnCaches::new(),
-            };
-            shared.caches.extend((1..=2).map(|index| Cache::new(index, 1, 0, 0)));
-            let shared = Arc::new(shared);
-            let other = shared.clone();
-            let own = |shared: &Shared, index: usize| {
-                shared.caches[index].acquire();
-                // SAFETY: the caches live as long as the table.
-                unsafe { shared.own.remember(&shared.caches[index]) };
-                // Both may have taken the same entry: then one of them finds nothing, and never the other's.
-                let found = shared.own.find(0).map(|cache| cache.index);
-                assert!(found.is_none_or(|found| found as usize == index + 1));
-                assert_eq!(shared.own.find(2).map(|cache| cache.index), None, "another stream");
-                found.is_some()
-            };
-            let thread = loom::thread::spawn(move || own(&other, 1));
-            let mine = own(&shared, 0);
-            let theirs = thread.join().unwrap();
-            assert!(mine || theirs, "an entry is somebody's");
-        });
+        meet(
+            two,
+            |shared| find(shared, 0),
+            |shared| find(shared, 1),
+            |_, mine, theirs| {
+                assert!(mine || theirs, "an entry is somebody's");
+            },
+        );
     }
 
     #[test]
     fn a_cache_is_seen_whole() {
-        model(|| {
-            let own = Arc::new(OwnCaches::new());
-            let other = own.clone();
-            let thread = loom::thread::spawn(move || {
-                let cache = Box::new(Cache::new(1, 1, 0, 0));
-                cache.acquire();
-                // SAFETY: the cache is dropped after the table was looked at last.
-                unsafe { other.remember(&cache) };
-                cache
-            });
-            // Another thread's: what is asked of it, loom reports if the cache was not made before.
-            assert!(own.find(0).is_none());
-            drop(thread.join().unwrap());
+        // The cache is dropped after the table was looked at last.
+        type Shared = (OwnCaches, AtomicPtr<Cache>);
+        let make = |(own, made): &Shared| {
+            let cache = Box::leak(Box::new(Cache::new(1, 1, 0, 0)));
+            // SAFETY: the cache outlives the table's last use.
+            unsafe { own.remember(cache) };
+            made.store(cache, Relaxed);
+        };
+        // What is asked of it, loom reports if it was not made before.
+        let look = |(own, _): &Shared| {
+            let found = [0, 1].map(|place| own.entry(place).is_some_and(Cache::is_mine));
+            assert_eq!(found, [false; 2]);
+        };
+        let empty = || (OwnCaches::new(), AtomicPtr::default());
+        meet(empty, make, look, |(_, made), (), ()| {
+            // SAFETY: leaked above, and nobody looks any more.
+            drop(unsafe { Box::from_raw(made.load(Relaxed)) });
         });
     }
 }

@@ -44,13 +44,25 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-/// In a model all threads share one of the system's: they differ by loom's number.
+#[cfg(loom)]
+loom::thread_local! {
+    /// In a model all threads share one of the system's: they differ by this.
+    static POINTER: std::cell::Cell<u64> = std::cell::Cell::new(0);
+}
+
+/// In a model a thread is nobody, who owns nothing, until it [`become`](become_thread)s one of them.
 #[cfg(loom)]
 fn thread_pointer() -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    loom::thread::current().id().hash(&mut hasher);
-    hasher.finish() << 1
+    POINTER.with(|pointer| match pointer.get() {
+        0 => u64::MAX,
+        pointer => pointer,
+    })
+}
+
+/// In a model: from now on the calling thread is the one with this number, not 0.
+#[cfg(all(test, loom))]
+pub(crate) fn become_thread(number: u64) {
+    POINTER.with(|pointer| pointer.set(number));
 }
 
 #[cfg(not(any(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"), loom)))]
