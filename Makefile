@@ -32,7 +32,7 @@ demo: build  ## Replay a recorded model on a simulated device, next to cudaMallo
 	fi
 
 .PHONY: test
-test: test-rust test-python test-torch  ## All tests
+test: test-rust test-python test-torch test-libraries  ## All tests
 
 .PHONY: test-rust
 test-rust:  ## The tests of the crate and of the crates beside it
@@ -51,6 +51,10 @@ test-torch: build  ## The tests with real torch on the simulated CUDA (a downloa
 .PHONY: test-torch-oldest
 test-torch-oldest: build  ## The same with the oldest torch that is supported, in .venv-torch-oldest
 	.ci/torch.sh .venv-torch-oldest requirements/torch-oldest.txt
+
+.PHONY: test-libraries
+test-libraries: build  ## The tests with real CuPy, Numba and cuda.core on the simulated CUDA (a download of 0.2 GB into .venv-libraries)
+	.ci/libraries.sh .venv-libraries
 
 .PHONY: test-wheel
 test-wheel: $(VENV)/.build  ## The wheel and torch in an empty environment: a script trains on the simulated CUDA
@@ -140,11 +144,13 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		requirements/libraries.in --output-file requirements/libraries.txt
 	cargo update
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-gpu .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:
