@@ -74,7 +74,9 @@ def _in_order() -> Iterator[None]:
     """No work touched memory that other work was not done with, and no dead handle was used."""
     yield
     gc.collect()
-    assert simcuda.violations() == []
+    found = simcuda.violations()
+    simcuda.forgive()  # the next test is not to blame
+    assert found == []
 
 
 @pytest.fixture

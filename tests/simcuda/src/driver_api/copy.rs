@@ -42,9 +42,11 @@ fn fill(addr: u64, element: &[u8], count: usize, stream: Stream) -> CuResult {
     if !is_device(addr as usize) || !addr.is_multiple_of(size as u64) {
         return Err(Code::INVALID_VALUE);
     }
-    let work = Work::new()
-        .takes(timing::copy_ns(bytes as u64))
-        .stores(addr, element.repeat(count));
+    let work = Work::new().takes(timing::copy_ns(bytes as u64));
+    let work = match element {
+        &[value] => work.fills(addr, bytes as u64, value),
+        _ => work.stores(addr, element.repeat(count)),
+    };
     current()?.launch(stream, work)
 }
 

@@ -15,36 +15,28 @@ const HOST: u32 = 1;
 /// `CU_MEMORYTYPE_DEVICE`
 const DEVICE: u32 = 2;
 
-/// Memory that the driver knows.
-struct Known {
-    ordinal: c_int,
-    kind: MemoryKind,
-}
-
-fn known(addr: u64) -> Option<Known> {
+/// The device that has the memory at an address, and what memory it is; none for what the driver does not know.
+fn known(addr: u64) -> Option<(c_int, MemoryKind)> {
     let at = addr as usize;
-    let registered = || is_registered(at).then_some((0, MemoryKind::Host));
-    let (ordinal, kind) = owner(at).or_else(registered)?;
-    Some(Known { ordinal, kind })
+    owner(at).or_else(|| is_registered(at).then_some((0, MemoryKind::Host)))
 }
 
-/// Writes an attribute. Of an address that the driver does not know it is an invalid value.
+/// Writes an attribute of memory that the driver knows; the numbers are those of `CUpointer_attribute`.
 ///
 /// # Safety
 /// `out` is null or has room for what the attribute is.
-unsafe fn write_attribute(out: *mut c_void, attribute: c_int, addr: u64) -> CuResult {
-    let known = known(addr).ok_or(Code::INVALID_VALUE)?;
-    let range = || machine()?.device(known.ordinal)?.mem_get_address_range(addr);
-    // SAFETY: by the contract; the numbers are those of `CUpointer_attribute`.
+unsafe fn write_known(out: *mut c_void, attribute: c_int, addr: u64, (ordinal, kind): (c_int, MemoryKind)) -> CuResult {
+    let range = || machine()?.device(ordinal)?.mem_get_address_range(addr);
+    // SAFETY: by the contract.
     unsafe {
         match attribute {
-            1 => write(out.cast(), primary(known.ordinal)),
-            2 => write(out.cast(), if known.kind == MemoryKind::Device { DEVICE } else { HOST }),
+            1 => write(out.cast(), primary(ordinal)),
+            2 => write(out.cast(), if kind == MemoryKind::Device { DEVICE } else { HOST }),
             3 => write(out.cast(), addr),
-            4 if known.kind == MemoryKind::Host => write(out.cast(), addr),
+            4 if kind == MemoryKind::Host => write(out.cast(), addr),
             4 => Err(Code::INVALID_VALUE),
             8 => write(out.cast(), 0u32),
-            9 => write(out.cast(), known.ordinal),
+            9 => write(out.cast(), ordinal),
             11 => write(out.cast(), range()?.0),
             12 => write(out.cast(), range()?.1 as usize),
             13 => write(out.cast(), 1u32),
@@ -53,11 +45,11 @@ unsafe fn write_attribute(out: *mut c_void, attribute: c_int, addr: u64) -> CuRe
     }
 }
 
-/// Writes what an attribute is of an address that the driver does not know.
+/// Writes what an attribute is where there is none.
 ///
 /// # Safety
 /// As above.
-unsafe fn write_unknown(out: *mut c_void, attribute: c_int) -> CuResult {
+unsafe fn write_none(out: *mut c_void, attribute: c_int) -> CuResult {
     // SAFETY: by the contract.
     unsafe {
         match attribute {
@@ -70,13 +62,14 @@ unsafe fn write_unknown(out: *mut c_void, attribute: c_int) -> CuResult {
 }
 
 export! {
+    /// Of an address that the driver does not know it is an invalid value.
     fn cuPointerGetAttribute(out: *mut c_void, attribute: c_int, addr: u64) {
         machine()?;
         // SAFETY: the caller's promise.
-        unsafe { write_attribute(out, attribute, addr) }
+        unsafe { write_known(out, attribute, addr, known(addr).ok_or(Code::INVALID_VALUE)?) }
     }
 
-    /// No error where the driver does not know the address: the attributes are those of none.
+    /// Of an address that the driver does not know, and of the host what is the device's, the attributes are those of none.
     fn cuPointerGetAttributes(count: c_uint, attributes: *const c_int, out: *const *mut c_void, addr: c_ulonglong) {
         machine()?;
         if attributes.is_null() || out.is_null() {
@@ -86,9 +79,10 @@ export! {
             // SAFETY: the caller promises that many attributes, and as many places for them.
             unsafe {
                 let (attribute, out) = (*attributes.add(index), *out.add(index));
-                let nothing = known(addr).is_none() || write_attribute(out, attribute, addr) == Err(Code::INVALID_VALUE);
-                if nothing {
-                    write_unknown(out, attribute)?;
+                let done = known(addr).map(|known| write_known(out, attribute, addr, known));
+                match done {
+                    None | Some(Err(Code::INVALID_VALUE)) => write_none(out, attribute)?,
+                    Some(done) => done?,
                 }
             }
         }
@@ -98,8 +92,8 @@ export! {
     /// In pinned memory it is the address itself.
     fn cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut c_void, flags: c_uint) {
         current()?;
-        let found = known(host as u64).ok_or(Code::INVALID_VALUE)?;
-        if flags != 0 || found.kind != MemoryKind::Host {
+        let (_, kind) = known(host as u64).ok_or(Code::INVALID_VALUE)?;
+        if flags != 0 || kind != MemoryKind::Host {
             return Err(Code::INVALID_VALUE);
         }
         // SAFETY: the caller's promise.
