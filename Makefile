@@ -87,6 +87,18 @@ mutants: | $(BIN)/python  ## The models again, each with a fault in the code tha
 	@.ci/need.sh cargo
 	$(BIN)/python tests/mutants/run.py
 
+.PHONY: fuzz
+fuzz: SECONDS := 60
+fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for SECONDS=60
+	.ci/fuzz.sh $(SECONDS)
+
+.PHONY: sanitize
+sanitize:  ## The Rust tests under the sanitizer for addresses, which looks for leaks too
+	.ci/sanitize.sh address
+
+.PHONY: proof
+proof: loom mutants fuzz sanitize  ## Everything that looks for faults in memory safety and concurrency
+
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
 
