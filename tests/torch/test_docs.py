@@ -11,5 +11,6 @@ EXAMPLES = [code for code in pages.examples("rmm.md") if "torch" in code]
 def test_examples_for_those_who_come_from_rmm(code):
     import flagstone.torch
 
-    exec(code, {})
+    names = {}  # what the example has made lives as long as this
+    exec(code, names)
     assert flagstone.torch.memory_stats().live_blocks > 0
