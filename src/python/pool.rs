@@ -255,7 +255,7 @@ fn unforked() -> PyResult<()> {
 /// memory, is "off", "pressure" or "growth". `cache`, the most to hold idle, is bytes; `headroom`, what stays free on the
 /// device for others, is given as `limit` is; `release_after`, how long memory may be idle, and `wait`, how long a step of a
 /// request that is short of memory may wait for the device, are seconds. "none" switches a bound off. `remap`, whether free memory is mapped to where it is wanted, is a bool;
-/// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. docs/limits.md
+/// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. docs/settings.md
 /// says more about each.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct Pool;
