@@ -84,7 +84,7 @@ class StatsServer:
             self._socket.shutdown(socket.SHUT_RDWR)
         self.path.unlink(missing_ok=True)
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Leave everything to the process that this one was forked from."""
         self.closed = True
         self._socket.close()
@@ -126,7 +126,7 @@ def _forget() -> None:
     global _lock, _server
     _lock = threading.Lock()
     if _server is not None:
-        _server.forget()
+        _server._forget()
         _server = None
 
 

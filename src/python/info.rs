@@ -31,7 +31,10 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("features", features)?;
     info.set_item("settings", BTreeMap::from(KEYS))?;
     let defaults = Config::default();
-    info.set_item("defaults", BTreeMap::from(KEYS.map(|(key, _)| (key, defaults.value(key)))))?;
+    info.set_item(
+        "defaults",
+        BTreeMap::from(KEYS.map(|(key, _)| (key, defaults.value(key)))),
+    )?;
     Ok(info)
 }
 

@@ -1,0 +1,20 @@
+"""Runs the examples with torch of README.md and docs/, a page at a time, with torch's kernels computed by the CPU."""
+
+import subprocess
+import sys
+
+import examples
+import pytest
+import simcuda
+
+PAGES = [page for page in examples.PAGES if examples.program(page, torch=True)]
+
+
+@pytest.mark.process(install=False, timeout=110)
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("page", PAGES)
+def test_examples(page):
+    environment = {**simcuda.environment(kernels=True), **simcuda.settings(devices=2)}
+    command = [sys.executable, "-c", examples.program(page, torch=True)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.returncode, ran.stderr) == (0, ""), f"{ran.stdout}\n{ran.stderr}"
