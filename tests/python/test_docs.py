@@ -1,14 +1,14 @@
 """Runs what README.md and the pages of docs/ show, and holds their tables to the code. Examples with torch are run by
-tests/torch/test_docs.py, Rust's by cargo."""
+tests/torch/test_docs.py, those with other libraries by tests/libraries/test_docs.py, Rust's by cargo."""
 
 import re
 import shlex
 import subprocess
 import sys
 
-import examples
+import pages
 import pytest
-from examples import PAGES, ROOT
+from pages import PAGES, ROOT
 
 import flagstone
 from flagstone import _core
@@ -21,16 +21,14 @@ def run(command, folder):
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if examples.program(page, torch=False) or examples.commands(page)]
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if pages.program(page) or pages.commands(page)])
 def test_examples(page, tmp_path):
-    code = examples.program(page, torch=False)
+    code = pages.program(page)
     if code:
         run([sys.executable, "-c", code], tmp_path)
-    # What the README replays is in the repository; what a page replays was made by its own examples.
+    # What the README replays is in the repository; what a page replays was made by its own pages.
     folder = ROOT if page == "README.md" else tmp_path
-    for line in examples.commands(page):
+    for line in pages.commands(page):
         run([sys.executable, "-m", *shlex.split(line)], folder)
 
 
