@@ -22,5 +22,6 @@ fi
 cargo build --locked --quiet --package simcuda
 library=$(realpath "${CARGO_TARGET_DIR:-target}/debug/libsimcuda.so")
 folder=$(realpath "$venv")/simcuda
-"$venv/bin/python" tests/torch/standins.py "$folder"
+mkdir -p "$folder"
 for name in libcuda.so.1 libnvidia-ml.so.1; do ln -sf "$library" "$folder/$name"; done
+"$venv/bin/python" tests/torch/standins.py "$folder"

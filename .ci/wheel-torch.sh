@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: with
-# `flagstone run`, and without it. Both must print the same, and each must take all of its memory where it says.
+# Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: as it is, with
+# `flagstone run`, and with FLAGSTONE_TORCH=1. All must print the same, and each must take all of its memory where it says.
 #
 #   wheel-torch.sh
 set -eu
@@ -26,7 +26,7 @@ cd "$work"
 train() {
     name=$1
     shift
-    SIMCUDA_COUNTS=$work/$name.counts LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 \
+    SIMCUDA_COUNTS=$work/$name.counts LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcudart.so \
         PYTHONPATH=$work/kernels OMP_NUM_THREADS=1 "$@" train.py --steps 8 >"$name.losses"
 }
 # Checks which functions took memory, and which libraries called them.
@@ -36,8 +36,9 @@ takers() {
 }
 
 train native venv/bin/python
-train flagstone venv/bin/flagstone run
-cmp native.losses flagstone.losses || fail "the losses differ"
+train run venv/bin/flagstone run
+train variable env FLAGSTONE_TORCH=1 venv/bin/python
+for way in run variable; do cmp native.losses $way.losses || fail "$way: the losses differ"; done
 takers native "cudaHostAlloc:libtorch_cuda.so cudaMalloc:libc10_cuda.so"
-takers flagstone "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"
-echo "wheel with torch: $(wc -l <flagstone.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"
+for way in run variable; do takers $way "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"; done
+echo "wheel with torch: $(wc -l <run.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"

@@ -32,6 +32,6 @@ STEPS = [
     Step("torch", "PyTorch's tests with the swap and with MemPool", python("suite.py"), 65),
     Step("latency", "nanoseconds of a pair of alloc and free", python("bench.py", "latency"), 15),
     Step("allocators", "the same under torch, next to its own allocators", python("bench.py", "torch"), 30),
-    Step("fragmentation", "memory held for recorded traces", python("fragmentation.py"), 30),
+    Step("fragmentation", "memory held for three traces, by allocator under torch", python("fragmentation.py"), 30),
     Step("loader", "batches of a data loader to the device", python("bench.py", "dataloader"), 30),
 ]
