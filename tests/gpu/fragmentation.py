@@ -10,7 +10,8 @@ GENERATE = Path(__file__).resolve().parents[2] / "benches/traces/generate.py"
 TRACES = {"variable-length": 5, "comb": 4, "prefetch": 12}
 """Scenarios of generate.py, and how often the pattern repeats: all of them fit into 10 GiB, and are done in seconds."""
 
-BENCH = [sys.executable, "-m", "flagstone", "bench", "fragmentation", "--backend", "cuda", "--passes", "2", "--json"]
+BENCH = [sys.executable, "-m", "flagstone", "bench", "fragmentation"]
+OPTIONS = ["--backend", "cuda", "--passes", "2", "--json"]
 KEYS = ("allocator", "peak_live_bytes", "peak_reserved_bytes", "utilisation", "passes", "errors", "first_error")
 
 
@@ -19,8 +20,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name, steps in TRACES.items():
             file = Path(folder) / f"{name}.csv"
-            subprocess.run([sys.executable, GENERATE, name, file, "--steps", str(steps)], check=True)
-            ran = subprocess.run([*BENCH, file], stdout=subprocess.PIPE, text=True, check=False)
+            generate = [sys.executable, GENERATE, name, file, "--steps", str(steps)]
+            subprocess.run(generate, stdout=subprocess.DEVNULL, check=True)
+            ran = subprocess.run([*BENCH, file, *OPTIONS], stdout=subprocess.PIPE, text=True, check=False)
             if not ran.stdout:
                 return ran.returncode
             rows = json.loads(ran.stdout)["rows"]

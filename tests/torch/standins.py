@@ -5,7 +5,7 @@
 Each function of theirs that torch refers to is there and fails. With the folder on LD_LIBRARY_PATH torch finds them,
 but a library that is installed first. The stand-in for CUDA's runtime, of the version that torch was built for, has
 nothing of its own and brings the simulation along. Preloaded (LD_PRELOAD=FOLDER/libcudart.so) it is the runtime that
-torch finds, and the real one stays out.
+torch finds, also where the real one is installed.
 """
 
 import importlib.util
