@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: as it is, with
-# `flagstone run`, and with FLAGSTONE_TORCH=1. All must print the same, and each must take all of its memory where it says.
+# `flagstone run`, and with FLAGSTONE_TORCH=1. All must print the same, and each must take all of its memory where it says. Then memory
+# runs short: the error must come through torch's frames and the wheel's.
 #
 #   wheel-torch.sh
 set -eu
@@ -41,4 +42,16 @@ train variable env FLAGSTONE_TORCH=1 venv/bin/python
 for way in run variable; do cmp native.losses $way.losses || fail "$way: the losses differ"; done
 takers native "cudaHostAlloc:libtorch_cuda.so cudaMalloc:libc10_cuda.so"
 for way in run variable; do takers $way "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"; done
+cat >short.py <<'PYTHON'
+import torch
+
+for _ in range(2):
+    try:
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+        raise SystemExit("a TiB was given out")
+    except torch.OutOfMemoryError as error:
+        assert "asked for" in str(error), error
+PYTHON
+LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcudart.so venv/bin/flagstone run short.py ||
+    fail "torch.OutOfMemoryError did not come through"
 echo "wheel with torch: $(wc -l <run.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"

@@ -6,7 +6,7 @@ use flagstone::driver::sim::{Code, CuResult};
 
 use super::major::Major;
 use super::runtime;
-use crate::driver_api::attribute;
+use crate::driver_api::{attribute, uuid};
 use crate::state::{self, machine};
 
 const LONGEST: usize = 1032;
@@ -76,7 +76,7 @@ unsafe fn write_properties(properties: *mut u8, device: c_int, major: Major) -> 
         bytes[at..at + value.len()].copy_from_slice(value);
     };
     set([0; 2], &own.name.as_bytes()[..own.name.len().min(255)]);
-    set([256; 2], &[device as u8 + 1; 16]); // uuid
+    set([256; 2], &uuid(device));
     set([288; 2], &own.total_bytes.to_ne_bytes());
     for &(at, value) in FIELDS {
         set(at, &value.to_ne_bytes());
