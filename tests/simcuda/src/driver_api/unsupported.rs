@@ -22,7 +22,7 @@ unsupported! {
     cuDeviceGetFabricClusterUuid cuDeviceGetGraphMemAttribute cuDeviceGetHostAtomicCapabilities cuDeviceGetLuid
     cuDeviceGetMemPool cuDeviceGetP2PAtomicCapabilities cuDeviceGetP2PAttribute cuDeviceGetPCIBusId
     cuDeviceGetProperties cuDeviceGetTexture1DLinearMaxWidth cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceGraphMemTrim
-    cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2 cuDeviceRegisterAsyncNotification
+    cuDevicePrimaryCtxSetFlags_v2 cuDeviceRegisterAsyncNotification
     cuDeviceSetGraphMemAttribute cuDeviceSetMemPool cuDeviceUnregisterAsyncNotification cuEventElapsedTime
     cuEventElapsedTime_v2 cuEventRecordWithFlags cuExternalMemoryGetMappedBuffer
     cuExternalMemoryGetMappedMipmappedArray cuFlushGPUDirectRDMAWrites cuFuncGetAttribute cuFuncGetModule
@@ -84,7 +84,7 @@ unsupported! {
     cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoAAsync_v2 cuMemcpyHtoA_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2
     cuMemcpyPeer cuMemcpyPeerAsync cuMemcpyWithAttributesAsync cuMemsetD16Async cuMemsetD16_v2 cuMemsetD2D16Async
     cuMemsetD2D16_v2 cuMemsetD2D32Async cuMemsetD2D32_v2 cuMemsetD2D8Async cuMemsetD2D8_v2 cuMemsetD32Async
-    cuMemsetD32_v2 cuMemsetD8Async cuMemsetD8_v2 cuMipmappedArrayCreate cuMipmappedArrayDestroy
+    cuMemsetD32_v2 cuMemsetD8_v2 cuMipmappedArrayCreate cuMipmappedArrayDestroy
     cuMipmappedArrayGetLevel cuMipmappedArrayGetMemoryRequirements cuMipmappedArrayGetSparseProperties
     cuModuleEnumerateFunctions cuModuleGetFunction cuModuleGetFunctionCount cuModuleGetGlobal_v2
     cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoad cuModuleLoadData cuModuleLoadDataEx
