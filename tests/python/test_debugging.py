@@ -65,7 +65,10 @@ def test_an_address_is_described_with_the_stacks_of_its_block():
     assert info is not None
     assert (info.address, info.nbytes, info.requested, info.stream) == (address, 1024, 1000, 0)
     assert (info.state, info.offset) == ("freed", 1030)
-    assert [frame.name for frame in info.alloc_stack[:2]] == ["allocate", "test_an_address_is_described_with_the_stacks_of_its_block"]
+    assert [frame.name for frame in info.alloc_stack[:2]] == [
+        "allocate",
+        "test_an_address_is_described_with_the_stacks_of_its_block",
+    ]
     assert info.free_stack[0].name == "test_an_address_is_described_with_the_stacks_of_its_block"
     report = str(info)
     assert report.startswith(f"{address + 1030:#x} is 30 bytes behind the end of a block of 1000 bytes at {address:#x}")
@@ -101,6 +104,6 @@ def test_a_kernel_that_uses_freed_memory_breaks_the_device_and_every_error_says_
     device.launch(writes=[(address, 100)])
     device.advance(1)
     for wrong in (lambda: pool.alloc(1), lambda: pool.trim(), lambda: pool.reserve(50 * MIB)):
-        with pytest.raises(flagstone.DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS.*compute-sanitizer"):
+        with pytest.raises(flagstone.DriverError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*compute-sanitizer"):
             wrong()
     assert pool.describe(address).state == "freed"

@@ -281,7 +281,7 @@ def test_every_error_names_a_device_that_has_failed_and_nothing_hangs():
     device.launch(reads=[(1 << 40, 8)])
     device.advance(1)
     for pool, _ in itertools.product(pools, range(3)):
-        with pytest.raises(flagstone.DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS.*started anew"):
+        with pytest.raises(flagstone.DriverError, match=r"CUDA_ERROR_ILLEGAL_ADDRESS.*started anew"):
             pool.alloc(6 * MIB)
         with pytest.raises(flagstone.DriverError, match="CUDA_ERROR_ILLEGAL_ADDRESS"):
             pool.trim()

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-
 MEMORY = 3 << 30
 """Address space that a process gets, in bytes: several times what the command itself needs."""
 

@@ -87,7 +87,7 @@ class AddressInfo(NamedTuple):
     state: Literal["live", "waiting", "freed"]
     """`waiting`: freed, and the device may not be done with it."""
     offset: int
-    """From the block's first address to the one that was asked for: negative before it, `requested` or more behind it."""
+    """From the block's first address to the one asked for: negative before it, `requested` or more behind it."""
     alloc_stack: tuple[Frame, ...]
     """Where it was allocated, innermost frame first; empty where no history with stacks was recorded then."""
     free_stack: tuple[Frame, ...]
@@ -103,8 +103,8 @@ class AddressInfo(NamedTuple):
             place = f"at byte {self.offset} of"
         state = {"live": "live", "waiting": "freed (the device may still use it)", "freed": "freed"}[self.state]
         lines = [
-            f"{self.address + self.offset:#x} is {place} a block of {self.requested} bytes at {self.address:#x}, stream "
-            f"{self.stream:#x}, {state}"
+            f"{self.address + self.offset:#x} is {place} a block of {self.requested} bytes at {self.address:#x}, "
+            f"stream {self.stream:#x}, {state}"
         ]
         for name, frames in (("allocated", self.alloc_stack), ("freed", self.free_stack)):
             if frames:

@@ -121,7 +121,7 @@ def _from_snapshot(data: dict[str, Any]) -> Recording:
     device = max(range(len(traces)), key=lambda index: (len(traces[index]), -index))
     segments = [segment for segment in data["segments"] if segment.get("device", 0) == device]
     known: dict[str, int] = {}
-    # A pickle may name one list of frames, and one long name, as often as it likes: each is read once, and not to its end.
+    # A pickle may name one list of frames, and one long name, as often as it likes: each is read once, and not whole.
     seen: dict[int, int] = {}
     left = _STACK_TEXT
 

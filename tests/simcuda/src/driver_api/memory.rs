@@ -1,7 +1,5 @@
 //! Device memory in slabs.
 
-use flagstone::driver::Stream;
-
 use super::context::current;
 use super::write;
 use crate::calls::export;
@@ -26,10 +24,6 @@ export! {
     fn cuMemFree_v2(addr: u64) {
         current()?;
         machine()?.owner(addr)?.mem_free(addr)
-    }
-
-    fn cuMemsetD8Async(addr: u64, value: u8, bytes: usize, stream: usize) {
-        current()?.memset_d8_async(addr, value, bytes as u64, Stream(stream))
     }
 
     /// Of whatever device. Either result may be left out.
