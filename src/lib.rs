@@ -41,4 +41,4 @@ pub use config::Config;
 pub use error::{Error, Result};
 #[cfg(not(loom))]
 pub use pool::{CallbackId, Pool, PrivateId};
-pub use stats::{BlockInfo, BlockState, Snapshot, Stats, StepTotal};
+pub use stats::{AddressInfo, AddressState, BlockInfo, BlockState, Snapshot, Stats, StepTotal};

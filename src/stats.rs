@@ -177,6 +177,40 @@ pub struct BlockInfo {
     pub stream: Stream,
 }
 
+/// What the block around an address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressState {
+    /// Given out.
+    Live,
+    /// Freed, and waiting for the device.
+    Waiting,
+    /// Freed.
+    Freed,
+}
+
+impl AddressState {
+    /// The name that Python sees.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Waiting => "waiting",
+            Self::Freed => "freed",
+        }
+    }
+}
+
+/// Whose an address is, or was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressInfo {
+    /// The block.
+    pub block: BlockInfo,
+    /// What it is now.
+    pub state: AddressState,
+    /// Bytes from the block's first address to this one: outside of it when negative, or not below `block.requested`.
+    pub offset: i64,
+}
+
 /// What a piece of a segment is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {

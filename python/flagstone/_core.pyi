@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, fina
 
 from typing_extensions import CapsuleType, Self, disjoint_base
 
-from flagstone.history import History
+from flagstone.history import AddressInfo, History
 from flagstone.stats import Snapshot, Stats
 
 class _CudaStream(Protocol):
@@ -127,6 +127,7 @@ class BasePool:
     @property
     def is_recording(self) -> bool: ...
     def history(self) -> History: ...
+    def describe(self, address: SupportsIndex) -> AddressInfo | None: ...
 
 @final
 class Pool(BasePool):
@@ -150,6 +151,8 @@ class Pool(BasePool):
         reuse_event_dependencies: bool | str | None = None,
         reuse_opportunistic: bool | str | None = None,
         reuse_internal_dependencies: bool | str | None = None,
+        poison: SupportsIndex | str | None = None,
+        guard: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> Buffer: ...
 
@@ -175,6 +178,8 @@ class PinnedPool(BasePool):
         reuse_event_dependencies: bool | str | None = None,
         reuse_opportunistic: bool | str | None = None,
         reuse_internal_dependencies: bool | str | None = None,
+        poison: SupportsIndex | str | None = None,
+        guard: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
     def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
