@@ -77,10 +77,15 @@ gpu-rehearsal: gpu-kit  ## tests/gpu/check.sh under the simulated CUDA (a downlo
 	.ci/gpu.sh .venv-gpu dist/gpu
 
 .PHONY: loom
-loom:  ## The lock-free lists under every interleaving of their threads
+loom:  ## Models of the lock-free parts: every order of their threads' steps
 	@.ci/need.sh cargo
-	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
-		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
+	RUSTFLAGS='--cfg loom -A warnings' CARGO_PROFILE_DEV_DEBUG=0 cargo test --locked --lib \
+		--target-dir $${CARGO_TARGET_DIR:-target}/loom models::
+
+.PHONY: mutants
+mutants: | $(BIN)/python  ## The models again, each with a fault in the code that it must notice
+	@.ci/need.sh cargo
+	$(BIN)/python tests/mutants/run.py
 
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
