@@ -64,7 +64,7 @@ impl Metadata {
     }
 
     /// Enters the granule of `addr` into the table.
-    fn enter(&self, addr: u64, entry: Entry<'_, Block, Slab>) {
+    pub(crate) fn enter(&self, addr: u64, entry: Entry<'_, Block, Slab>) {
         // SAFETY: records of both kinds live in `self`, beside the table, and are aligned to 64 bytes.
         unsafe { self.table.set(addr, entry) };
     }

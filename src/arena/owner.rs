@@ -61,12 +61,16 @@ impl<'a> Visit<'a> {
     pub(crate) fn arena(&self) -> &'a Arena {
         self.0
     }
+
+    /// Goes on until [`Arena::end_visit`].
+    pub(crate) fn keep(self) {
+        std::mem::forget(self);
+    }
 }
 
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the load in `is_vacant`.
-        self.0.visits.0.fetch_sub(1, Release);
+        self.0.end_visit();
     }
 }
 
@@ -91,6 +95,12 @@ impl Arena {
         // Relaxed: ordered by that lock.
         self.visits.0.fetch_add(1, Relaxed);
         Visit(self)
+    }
+
+    /// Ends what [`Visit::keep`] kept.
+    pub(crate) fn end_visit(&self) {
+        // Release: pairs with the load in `is_vacant`.
+        self.visits.0.fetch_sub(1, Release);
     }
 
     /// Whether nobody has a block of the arena, or uses it. Under the lock under which arenas change their owners.

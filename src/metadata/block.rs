@@ -43,7 +43,7 @@ pub(crate) enum State {
     Busy = 7,
     /// Given out, and in use on other streams too: freed by the slow way.
     Used = 8,
-    /// Given out while a history is recorded: freed by the slow way.
+    /// Given out while a history is recorded, or memory is filled or guarded: freed by the slow way.
     Recorded = 9,
 }
 

@@ -43,7 +43,8 @@ impl<D: Driver> Pool<D> {
             Last::Known | Last::Unknown => None,
         };
         let used = block.change(State::Used, State::Pending);
-        let waits = also.is_some() || matches!(last, Last::Unknown);
+        let guarded = self.is_guarded(self.core.arena_of(block));
+        let waits = guarded || also.is_some() || matches!(last, Last::Unknown);
         let unused = if waits { State::Pending } else { State::Cached };
         if !used && !block.change(State::Live, unused) && !block.change(State::Recorded, unused) {
             count(&self.core.events.double_frees);
@@ -53,6 +54,7 @@ impl<D: Driver> Pool<D> {
         self.core.count_free(block);
         if !used && !waits {
             self.note(Action::Free, block);
+            self.poison_freed(block);
             put_away(&self.core, block);
             return Ok(());
         }
@@ -67,7 +69,11 @@ impl<D: Driver> Pool<D> {
             uses.push(also);
         }
         self.note(Action::FreeWaiting, block);
-        self.wait_for(block, &uses);
+        self.wait_for(block, &uses, guarded);
+        if guarded {
+            // Where the device cannot be waited for now it waits for the next time that it can.
+            let _ = self.quiesce();
+        }
         Ok(())
     }
 
@@ -153,13 +159,14 @@ impl<D: Driver> Pool<D> {
         Some(recorded)
     }
 
-    /// Lets the block wait for the events of its uses. Without one of them, or without any, it is put aside until the context
-    /// was synchronised.
-    fn wait_for(&self, block: &Block, uses: &[Use]) {
+    /// Lets the block wait for the events of its uses. Without one of them, or without any, and where its memory goes with it
+    /// (`unmaps`), it is put aside until the context was synchronised.
+    fn wait_for(&self, block: &Block, uses: &[Use], unmaps: bool) {
         self.core.totals.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
-        let events: Vec<_> = uses
+        let recorded = if unmaps { &[] } else { uses };
+        let events: Vec<_> = recorded
             .iter()
             .map_while(|used| Some((used.key, self.record_use(&mut pending, used)?)))
             .collect();

@@ -40,7 +40,7 @@ impl<D: Driver> Pool<D> {
 
     /// A block was just given out, and its user does not have it yet.
     pub(super) fn note_alloc(&self, addr: DevicePtr) {
-        if self.core.history.is_on()
+        if (self.is_slow() || self.core.history.is_on())
             && let Some(block) = self.core.metadata.find(addr)
         {
             block.set_state(State::Recorded);
