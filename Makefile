@@ -94,7 +94,7 @@ fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for S
 
 .PHONY: sanitize
 sanitize:  ## The Rust tests under the sanitizer for addresses, which looks for leaks too
-	.ci/sanitize.sh address
+	.ci/sanitize.sh
 
 .PHONY: proof
 proof: loom mutants fuzz sanitize  ## Everything that looks for faults in memory safety and concurrency

@@ -27,7 +27,7 @@ enum Action {
     FreeOn { which: u8, stream: u8 },
     FreeWrong { addr: u64 },
     Use { which: u8, stream: u8 },
-    NewStream { which: u8 },
+    NewStream,
     BeginPrivate { id: u8, stream: u8 },
     EndPrivate { id: u8 },
     ReleasePrivate { id: u8 },
@@ -72,7 +72,11 @@ impl Run {
             ..Options::default()
         });
         let mut config = Config::default();
-        config.source = if input.slabs { Source::Slabs } else { Source::VirtualMemory };
+        config.source = if input.slabs {
+            Source::Slabs
+        } else {
+            Source::VirtualMemory
+        };
         config.magazine = input.magazine.into();
         let pool = Pool::new(sim.clone(), config).expect("a pool takes nothing from the driver");
         let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");
@@ -146,9 +150,8 @@ impl Run {
                     self.pool.record_stream(addr, self.stream(stream)).expect("live");
                 }
             }
-            Action::NewStream { which } => {
+            Action::NewStream => {
                 // The first is the default stream, and the second was promised to stay.
-                let _ = which;
                 self.sim.stream_destroy(self.streams[2]).expect("live");
                 self.streams[2] = self.sim.stream_create(StreamKind::NonBlocking).expect("a stream");
             }
@@ -164,7 +167,8 @@ impl Run {
             Action::Limit { bytes } => self.pool.set_limit(bytes.map(u64::from)),
             Action::Fail { call, nth } => {
                 let call = FAILING[usize::from(call) % FAILING.len()];
-                self.sim.fail(Fault::nth(call, u64::from(nth % 4) + 1, Code::OUT_OF_MEMORY));
+                self.sim
+                    .fail(Fault::nth(call, u64::from(nth % 4) + 1, Code::OUT_OF_MEMORY));
             }
         }
     }
