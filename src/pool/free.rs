@@ -49,7 +49,7 @@ impl<D: Driver> Pool<D> {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
-        self.core.compare(block.requested.load(Relaxed), size);
+        self.core.compare(block.requested(), size);
         self.core.count_free(block);
         if !used && !waits {
             self.note(Action::Free, block);
@@ -94,8 +94,9 @@ impl<D: Driver> Pool<D> {
         if cache != 0 {
             let cache = self.core.caches.get(cache);
             if cache.is_mine() {
-                if !cache.push(block) {
-                    self.core.overflow(block.index());
+                // SAFETY: records and caches are both the pool's.
+                if !unsafe { cache.push(block, block.units()) } {
+                    self.core.overflow(block);
                 }
                 return;
             }
@@ -178,7 +179,7 @@ impl<D: Driver> Pool<D> {
     /// Lets the block wait for the events of its uses. Without one of them, or without any, it is put aside until the context
     /// was synchronised.
     fn wait_for(&self, block: &Block, uses: &[Use]) {
-        self.core.totals.add_pending(block.bytes());
+        self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
         let events: Vec<_> = uses

@@ -56,7 +56,9 @@ impl<D: Driver> Pool<D> {
         let arena = visit.arena();
         let cache = self.core.cache(arena);
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
-        let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());
+        let popped = cache
+            .and_then(Cache::enter)
+            .and_then(|busy| self.core.pop(busy, u64::from(units), bytes).addr());
         let addr = match popped {
             Some(addr) => addr,
             None => {
@@ -124,7 +126,8 @@ impl<D: Driver> Pool<D> {
             let next = block.link.load(Relaxed);
             if found == 0 && block.units() == units {
                 found = index;
-            } else if !cache.push(block) {
+            // SAFETY: records and caches are both the pool's.
+            } else if !unsafe { cache.push(block, block.units()) } {
                 block.link.store(rest, Relaxed);
                 rest = index;
             }
@@ -147,7 +150,8 @@ impl<D: Driver> Pool<D> {
                 }
                 let block = metadata.blocks.get(more);
                 block.cache.store(cache.index, Relaxed);
-                if !cache.push(block) {
+                // SAFETY: records and caches are both the pool's.
+                if !unsafe { cache.push(block, units) } {
                     inner.give(metadata, more);
                     break;
                 }
@@ -189,7 +193,7 @@ impl<D: Driver> Pool<D> {
         if let Some(cache) = cache {
             let metadata = &self.core.metadata;
             let mut inner = arena.lock(metadata);
-            inner.give_chain(metadata, cache.take_own(&metadata.blocks));
+            inner.give_chain(metadata, cache.take_own());
             arena.drain_shared(metadata, &mut inner);
             let index = inner.take(metadata, units);
             if index != 0 {

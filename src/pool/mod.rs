@@ -52,9 +52,9 @@ use crate::sync::lock;
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
-#[cfg(feature = "python")]
-pub(crate) use core::Hit;
 pub(crate) use core::forked;
+#[cfg(feature = "python")]
+pub(crate) use core::{Hit, pointer};
 use free::Last;
 use private::Routes;
 use std::collections::HashMap;
@@ -166,10 +166,12 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Driver`]. The pool is as before then.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        match self.core.alloc_hit(bytes, stream).addr() {
-            Some(addr) => Ok(addr),
-            None => self.alloc_miss(bytes, stream),
+        if !forked()
+            && let Some(addr) = self.core.alloc_hit(bytes, stream).addr()
+        {
+            return Ok(addr);
         }
+        self.alloc_miss(bytes, stream)
     }
 
     /// Gives a block back. It may be given out again at once on its own stream, and on another one as soon as its
@@ -179,7 +181,7 @@ impl<D: Driver> Pool<D> {
     /// [`Error::UnknownPointer`] and [`Error::DoubleFree`], which change nothing; [`Error::Forked`].
     #[inline]
     pub fn free(&self, addr: DevicePtr) -> Result<()> {
-        if self.core.free_hit(addr, None) {
+        if !forked() && self.core.free_hit(addr, None) {
             Ok(())
         } else {
             self.free_slow(addr, None, Last::Known)
@@ -209,7 +211,7 @@ impl<D: Driver> Pool<D> {
     /// As [`Self::free`].
     #[inline]
     pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
-        if self.core.free_hit(addr, Some(bytes)) {
+        if !forked() && self.core.free_hit(addr, Some(bytes)) {
             Ok(())
         } else {
             self.free_slow(addr, Some(bytes), Last::Known)
