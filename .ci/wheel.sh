@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs the wheel into fresh environments of the oldest and the newest CPython found here, and runs the tests there.
+# Installs the wheel into fresh environments of the oldest and the newest CPython found here, and runs the demo and the tests there.
+# Then the same with what pip builds from the source distribution, but for the tests.
 #
-#   wheel.sh PYTHON   where PYTHON has maturin
+#   wheel.sh BIN   where the folder BIN has what `make wheel` needs
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -9,12 +10,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 skip() { printf 'wheel SKIPPED: %s\n' "$1"; }
 
-# Installs the wheel $2 for the interpreter $1, and runs the command line and the tests with it.
-try() {
+# Makes an empty environment of the interpreter $1 with the wheel $2, outside the checkout, and runs the command line there.
+empty() {
     "$1" -m venv "$work/venv"
     pip="$work/venv/bin/python -m pip --disable-pip-version-check --quiet"
     $pip install --no-index "$2"
-    (cd "$work" && venv/bin/flagstone info --json) | "$1" -c 'import json, sys; json.load(sys.stdin)'
+    for command in info demo; do
+        (cd "$work" && venv/bin/flagstone "$command" --json) | "$1" -c 'import json, sys; json.load(sys.stdin)'
+    done
+}
+
+# Installs the wheel $2 for the interpreter $1, and runs the command line and the tests with it.
+try() {
+    empty "$1" "$2"
     $pip install --require-hashes -r requirements/dev.txt
     "$work/venv/bin/pytest" --quiet
     printf 'wheel: %s passes the tests in %s\n' "$(basename "$2")" "$("$1" --version)"
@@ -42,8 +50,16 @@ case $oldest in 3.10*) ;; *) skip "no CPython 3.10 here, which the wheel is for 
 if [ "$oldest" = "$newest" ]; then skip "only one CPython here"; else try "${newest#* }" dist/*abi3*.whl; fi
 
 if free=$(command -v python3.14t); then
-    "$1" -m maturin build --release --locked --out dist --interpreter "$free"
+    .ci/build-wheel.sh "$1" dist "$free"
+    "$1/python" .ci/check_wheel.py dist/*cp314t*.whl
     try "$free" dist/*cp314t*.whl
 else
     skip "no free-threaded CPython (python3.14t) here, so the wheel for it was neither built nor run"
 fi
+
+"$1/maturin" sdist --out dist
+# pip gets maturin by itself, and builds in a folder of its own; the crates that are built already are used again.
+CARGO_TARGET_DIR=$(realpath "${CARGO_TARGET_DIR:-target}") "${oldest#* }" -m pip --disable-pip-version-check --quiet \
+    wheel --no-deps --no-cache-dir --wheel-dir "$work" dist/flagstone-*.tar.gz
+empty "${oldest#* }" "$work"/flagstone-*.whl
+printf 'wheel: %s gives a wheel by pip alone, %d bytes\n' "$(basename dist/flagstone-*.tar.gz)" "$(stat -c %s "$work"/flagstone-*.whl)"

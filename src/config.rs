@@ -218,6 +218,14 @@ impl Config {
         }
     }
 
+    /// The keys whose values differ from the defaults, with their values as [`Self::set`] takes them.
+    pub fn changes(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let default = Self::default();
+        let values = KEYS.map(|(key, _)| (key, self.value(key), default.value(key)));
+        let changed = values.into_iter().filter(|(_, value, default)| value != default);
+        changed.map(|(key, value, _)| (key, value))
+    }
+
     /// Sets one key.
     ///
     /// # Errors
@@ -278,14 +286,10 @@ impl Config {
 /// What differs from the defaults, as [`Config::parse`] reads it.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = Self::default();
         let mut comma = "";
-        for (key, _) in KEYS {
-            let value = self.value(key);
-            if value != default.value(key) {
-                write!(f, "{comma}{key}:{value}")?;
-                comma = ",";
-            }
+        for (key, value) in self.changes() {
+            write!(f, "{comma}{key}:{value}")?;
+            comma = ",";
         }
         Ok(())
     }

@@ -40,6 +40,11 @@ class MemoryResource(cuda.core.MemoryResource):
         self._pool.free_raw(int(ptr), stream)
 
     @property
+    def pool(self) -> Pool:
+        """The pool."""
+        return self._pool
+
+    @property
     def device_id(self) -> int:
         """The device's ordinal."""
         return self._pool.device

@@ -18,13 +18,23 @@ from flagstone._process import Backend, configure
 
 __all__ = ["MemoryManager", "install"]
 
+_LEGACY = 0
+"""The legacy default stream, which waits for all blocking streams."""
+
 
 class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
-    """Numba's interface for an external memory manager. Memory belongs to the default stream, as Numba names none.
+    """Numba's interface for an external memory manager, for one context.
 
-    Blocks go back when the last array over them is gone: work on non-blocking streams has to be over then, or recorded
-    with `Pool.record_stream`.
+    Numba does not say on which stream an array is used. A block goes back when the last array over it is gone, and is
+    given out again once everything is done that the legacy default stream and the streams that wait for it had by then:
+    all of Numba's own (`cuda.stream()`, `cuda.per_thread_default_stream()`). Work on non-blocking streams,
+    which are made elsewhere, has to be over before its arrays go, or is recorded with `Pool.record_stream`.
     """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        """Serve the context that Numba passes."""
+        super().__init__(*arguments, **keywords)
+        self._stream: Any = None
 
     @property
     def interface_version(self) -> int:
@@ -36,16 +46,23 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
 
     def memalloc(self, size: int) -> Any:
         """Allocate `size` bytes."""
-        buffer = self._pool().alloc(size)
+        pool = self._pool()
+        # The blocks' own stream has no work, but each has a use on the legacy one: its free waits for Numba's streams.
+        if self._stream is None:
+            self._stream = self.context.create_stream()
+            pool.keep_stream(self._stream.handle)
+        buffer = pool.alloc(size, self._stream.handle)
+        pool.record_stream(buffer, _LEGACY)
         # Numba clears this on reset, which gives the memory back.
         self.allocations[buffer.ptr] = buffer
         finalizer = _Forget(self.allocations, buffer.ptr)
         return cuda.MemoryPointer(self.context, ctypes.c_void_p(buffer.ptr), size, finalizer=finalizer)
 
     def get_memory_info(self) -> Any:
-        """Return what the device has free, with what the pool holds unused, and its memory."""
+        """Return what the device has free, with what the pool holds and no array has, and its memory."""
         free, total = driver.driver.cuMemGetInfo()
-        return cuda.MemoryInfo(free=free + self._pool().stats().cached_bytes, total=total)
+        stats = self._pool().stats()
+        return cuda.MemoryInfo(free=free + stats.reserved_bytes - stats.allocated_bytes, total=total)
 
     def _pool(self) -> _core.Pool:
         return _core.process_pool(self.context.device.id)

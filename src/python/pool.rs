@@ -92,6 +92,17 @@ impl BasePool {
         py.detach(|| self.pool.set_limit(limit.map(|limit| limit.0)));
     }
 
+    /// The settings that the pool was made with, as far as they differ from the defaults: keyword arguments for another pool,
+    /// in another process too.
+    #[getter]
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let settings = PyDict::new(py);
+        for (key, value) in self.pool.config().changes() {
+            settings.set_item(key, value)?;
+        }
+        Ok(settings)
+    }
+
     /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`.
     #[pyo3(signature = (nbytes, stream = None))]
     fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<u64> {

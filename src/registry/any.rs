@@ -371,6 +371,12 @@ impl AnyPool {
         each!(self, pool => pool.remove_callback(id))
     }
 
+    /// See [`Pool::config`].
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        each!(self, pool => pool.config())
+    }
+
     /// See [`Pool::limit`].
     #[must_use]
     pub fn limit(&self) -> Option<u64> {

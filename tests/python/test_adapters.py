@@ -1,4 +1,4 @@
-"""The adapters for other libraries. CuPy and cuda.core do nothing without a GPU: small stand-ins take their place."""
+"""The adapters for CuPy and cuda.core, with small stand-ins in their place. tests/libraries has the real ones."""
 
 import gc
 import importlib
@@ -108,23 +108,3 @@ def test_cuda_core_buffers_come_from_a_pool(stand_in, pool):
     with pytest.raises(RuntimeError, match="no buffer"):
         resource.allocate(13, stream=Stream())
     assert pool.stats().live_blocks == 0, "a block without a buffer goes back"
-
-
-def test_numba_gives_memory_back_with_the_last_pointer(child):
-    pytest.importorskip("numba.cuda")
-    ran = child(
-        "import gc, types, flagstone.numba\n"
-        "from flagstone import _core\n"
-        "flagstone.numba.install(backend='sim')\n"
-        "context = types.SimpleNamespace(device=types.SimpleNamespace(id=0))\n"
-        "manager = flagstone.numba.MemoryManager(context=context)\n"
-        "live = lambda: _core.process_pool().stats().live_blocks\n"
-        "pointer = manager.memalloc(1000)\n"
-        "assert live() == 1\n"
-        "del pointer\n"
-        "assert live() == 0\n"
-        "pointer = manager.memalloc(1000)\n"
-        "manager.reset()\n"
-        "assert live() == 0\n"
-    )
-    assert ran.returncode == 0, ran.stderr

@@ -1,6 +1,7 @@
 """Pools: every method, and that the numbers add up."""
 
 import dataclasses
+import pickle
 import weakref
 
 import pytest
@@ -91,6 +92,41 @@ def test_keyword_arguments_go_before_the_environment(monkeypatch):
     monkeypatch.setenv("FLAGSTONE_CONF", "limit:2MiB,reserve:1MiB")
     assert flagstone.Pool(backend="sim").limit == 2 * MIB
     assert flagstone.Pool(backend="sim", limit="6MiB").limit == 6 * MIB
+
+
+@pytest.mark.parametrize("kind", [flagstone.Pool, flagstone.PinnedPool])
+def test_settings_make_a_pool_of_the_same_kind_elsewhere(kind, child):
+    keywords = {"limit": 0.5, "growth": "4MiB", "remap": False, "wait": 2.5, "source": "slabs"}
+    pool = kind(backend="sim", **keywords)
+    assert pool.settings == {"limit": "0.5", "growth": "4194304", "remap": "off", "wait": "2.5", "source": "slabs"}
+    assert kind(backend="sim").settings == {}
+    pickled = pickle.dumps((pool.settings, pool.limit))
+    ran = child(
+        "import pickle, flagstone\n"
+        f"settings, limit = pickle.loads({pickled!r})\n"
+        f"pool = flagstone.{kind.__name__}(backend='sim', **settings)\n"
+        "assert (pool.settings, pool.limit) == (settings, limit)\n"
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("what", ["stats", "snapshot", "history"])
+def test_what_a_pool_says_can_be_pickled(pool, what):
+    pool.start_history(stacks=True)
+    with pool.alloc(1000):
+        said = getattr(pool, what)()
+    copy = pickle.loads(pickle.dumps(said))
+    if what == "history":
+        assert copy.events == said.events
+        assert [copy.frames(event) for event in copy.events] == [said.frames(event) for event in said.events]
+    else:
+        assert copy == said
+
+
+def test_a_pool_cannot_be_pickled(pool):
+    for one in (pool, pool.alloc(8)):
+        with pytest.raises(TypeError, match="pickle"):
+            pickle.dumps(one)
 
 
 def test_peaks_start_anew(pool):

@@ -13,6 +13,10 @@ use crate::state::{self, machine};
 /// A `CUcontext`: the device's ordinal and this, so that it is neither null nor a small number.
 const PRIMARY: usize = 0xC0DE_0000;
 
+/// The priorities of streams.
+pub const LEAST_PRIORITY: c_int = 0;
+pub const GREATEST_PRIORITY: c_int = -5;
+
 /// The most contexts on a thread's stack.
 const DEPTH: usize = 16;
 
@@ -44,7 +48,7 @@ fn pop() -> Option<usize> {
 }
 
 /// The handle of a device's primary context.
-const fn primary(ordinal: c_int) -> usize {
+pub const fn primary(ordinal: c_int) -> usize {
     PRIMARY + ordinal as usize
 }
 
@@ -146,7 +150,25 @@ export! {
         unsafe { write(ordinal, current()?.properties().ordinal) }
     }
 
+    /// That of any context; null is the current one.
+    fn cuCtxGetDevice_v2(ordinal: *mut c_int, context: usize) {
+        let device = if context == 0 { current() } else { device(context) }?;
+        // SAFETY: the caller's promise.
+        unsafe { write(ordinal, device.properties().ordinal) }
+    }
+
     fn cuCtxSynchronize() {
         current()?.ctx_synchronize()
+    }
+
+    /// Numbers that are lower come first. All streams run at the same speed here. Either result may be left out.
+    fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
+        current()?;
+        // SAFETY: the caller promises that each is null or can be written.
+        unsafe {
+            let _ = write(least, LEAST_PRIORITY);
+            let _ = write(greatest, GREATEST_PRIORITY);
+        }
+        Ok(())
     }
 }

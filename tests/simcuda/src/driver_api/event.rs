@@ -34,4 +34,16 @@ export! {
     fn cuEventDestroy_v2(event: usize) {
         current()?.event_destroy(Event(event))
     }
+
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
+        let ns = current()?.event_elapsed_ns(Event(start), Event(end))?;
+        // SAFETY: the caller's promise.
+        unsafe { write(milliseconds, ns as f32 / 1e6) }
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) {
+        let ns = current()?.event_elapsed_ns(Event(start), Event(end))?;
+        // SAFETY: the caller's promise.
+        unsafe { write(milliseconds, ns as f32 / 1e6) }
+    }
 }

@@ -5,6 +5,7 @@ use std::ffi::{c_uint, c_void};
 use super::context::current;
 use super::write;
 use crate::calls::export;
+use crate::runtime_api::{host_register, host_unregister};
 use crate::state::machine;
 
 export! {
@@ -18,5 +19,15 @@ export! {
     fn cuMemFreeHost(addr: *mut c_void) {
         current()?;
         machine()?.owner(addr as u64)?.mem_free_host(addr as u64)
+    }
+
+    fn cuMemHostRegister_v2(addr: *mut c_void, bytes: usize, _flags: c_uint) {
+        current()?;
+        host_register(addr as usize, bytes)
+    }
+
+    fn cuMemHostUnregister(addr: *mut c_void) {
+        current()?;
+        host_unregister(addr as usize)
     }
 }

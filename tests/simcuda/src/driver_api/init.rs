@@ -45,6 +45,11 @@ pub fn attribute(number: u32, device: c_int) -> CuResult<c_int> {
     Ok(machine()?.attributes.get(&number).copied().unwrap_or(usual))
 }
 
+/// What names a device wherever it is seen.
+pub const fn uuid(device: c_int) -> [u8; 16] {
+    [device as u8 + 1; 16]
+}
+
 export! {
     fn cuInit(flags: c_uint) {
         if flags == 0 { state::start() } else { Err(Code::INVALID_VALUE) }
@@ -81,6 +86,12 @@ export! {
         unsafe { write(bytes, machine()?.device(device)?.properties().total_bytes as usize) }
     }
 
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) {
+        machine()?.device(device)?;
+        // SAFETY: the caller's promise.
+        unsafe { write(uuid, self::uuid(device)) }
+    }
+
     fn cuDeviceGetAttribute(value: *mut c_int, number: u32, device: c_int) {
         // SAFETY: the caller's promise.
         unsafe { write(value, attribute(number, device)?) }
@@ -96,5 +107,11 @@ export! {
     fn cuGetErrorString(code: u32, text: *mut *const c_char) {
         // SAFETY: the caller's promise.
         unsafe { write(text, describe(code).1.as_ptr()) }
+    }
+
+    /// The runtime's name for the number: tests look at the number.
+    fn cuGetErrorName(code: u32, text: *mut *const c_char) {
+        // SAFETY: the caller's promise.
+        unsafe { write(text, describe(code).0.as_ptr()) }
     }
 }

@@ -2,10 +2,13 @@
 
 pub mod capture;
 pub mod context;
+mod copy;
+mod entry_point;
 mod event;
 mod host;
 mod init;
 mod memory;
+mod pointer;
 mod pools;
 mod stream;
 mod unsupported;
@@ -13,7 +16,8 @@ mod vmm;
 
 use flagstone::driver::sim::{Code, CuResult};
 
-pub use init::{VERSION, attribute};
+pub use entry_point::write_entry_point;
+pub use init::{VERSION, attribute, uuid};
 pub use vmm::is_open;
 
 /// Writes a result where the caller wants it. A null pointer is an invalid value, as in the driver.

@@ -16,7 +16,7 @@ use crate::timing;
 
 /// How a copy is asked for.
 #[derive(Clone, Copy)]
-enum Way {
+pub enum Way {
     /// By a `cudaMemcpyKind`.
     Kind(u32),
     /// From device to device, which is possible whatever memory is open to whom.
@@ -35,7 +35,8 @@ const fn sides(kind: u32) -> CuResult<(Option<bool>, Option<bool>)> {
     }
 }
 
-fn is_device(addr: usize) -> bool {
+/// Whether there is memory of a device at the address.
+pub fn is_device(addr: usize) -> bool {
     matches!(owner(addr), Some((_, MemoryKind::Device)))
 }
 
@@ -53,7 +54,7 @@ fn raw_copy(to: usize, from: usize, bytes: usize) -> impl Fn() + Send + Sync {
 }
 
 /// A copy on a stream. Whether the host has to wait for it.
-fn copy(device: &Device, stream: Stream, to: usize, from: usize, bytes: usize, way: Way) -> CuResult<bool> {
+pub fn copy(device: &Device, stream: Stream, to: usize, from: usize, bytes: usize, way: Way) -> CuResult<bool> {
     let (kind, staged) = match way {
         Way::Kind(kind) => (kind, false),
         Way::Peers => (3, true),

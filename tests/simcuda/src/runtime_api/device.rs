@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use flagstone::driver::sim::Code;
 
 use super::runtime;
-use crate::driver_api::context::{current_or_first, make_current, ordinal};
+use crate::driver_api::context::{GREATEST_PRIORITY, LEAST_PRIORITY, current_or_first, make_current, ordinal};
 use crate::driver_api::{VERSION, attribute, write};
 use crate::peers;
 use crate::state::{self, machine};
@@ -73,8 +73,8 @@ runtime! {
     fn cudaDeviceGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) {
         // SAFETY: the caller's promise.
         unsafe {
-            write(least, 0)?;
-            write(greatest, -5)
+            write(least, LEAST_PRIORITY)?;
+            write(greatest, GREATEST_PRIORITY)
         }
     }
 

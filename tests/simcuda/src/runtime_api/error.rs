@@ -54,6 +54,16 @@ const ERRORS: &[(u32, &CStr, &CStr)] = &[
         c"cudaErrorPeerAccessNotEnabled",
         c"peer access has not been enabled",
     ),
+    (
+        712,
+        c"cudaErrorHostMemoryAlreadyRegistered",
+        c"part or all of the requested memory range is already mapped",
+    ),
+    (
+        713,
+        c"cudaErrorHostMemoryNotRegistered",
+        c"pointer does not correspond to a registered memory region",
+    ),
     (719, c"cudaErrorLaunchFailure", c"unspecified launch failure"),
     (800, c"cudaErrorNotPermitted", c"operation not permitted"),
     (801, c"cudaErrorNotSupported", c"operation not supported"),

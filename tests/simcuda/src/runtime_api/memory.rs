@@ -26,6 +26,11 @@ const HOST: u32 = 1;
 /// `cudaMemoryTypeDevice`
 const DEVICE: u32 = 2;
 
+/// `cudaErrorHostMemoryAlreadyRegistered`
+const ALREADY_REGISTERED: Code = Code(712);
+/// `cudaErrorHostMemoryNotRegistered`
+const NOT_REGISTERED: Code = Code(713);
+
 /// Host memory that was registered: its bytes by address.
 static REGISTERED: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
@@ -54,6 +59,23 @@ fn host_alloc(addr: *mut *mut c_void, bytes: usize) -> CuResult {
     };
     // SAFETY: the caller's promise.
     unsafe { write(addr, found as *mut c_void) }
+}
+
+/// Makes host memory known to the driver. Twice is an error.
+pub fn host_register(addr: usize, bytes: usize) -> CuResult {
+    if addr == 0 || bytes == 0 {
+        return Err(Code::INVALID_VALUE);
+    }
+    if is_registered(addr) {
+        return Err(ALREADY_REGISTERED);
+    }
+    registered().insert(addr, bytes);
+    Ok(())
+}
+
+/// Takes that back. The address is the one that was registered.
+pub fn host_unregister(addr: usize) -> CuResult {
+    registered().remove(&addr).map(drop).ok_or(NOT_REGISTERED)
 }
 
 runtime! {
@@ -94,15 +116,11 @@ runtime! {
 
     fn cudaHostRegister(addr: *mut c_void, bytes: usize, _flags: c_uint) {
         current_or_first()?;
-        if addr.is_null() || bytes == 0 || is_registered(addr as usize) {
-            return Err(Code::INVALID_VALUE);
-        }
-        registered().insert(addr as usize, bytes);
-        Ok(())
+        host_register(addr as usize, bytes)
     }
 
     fn cudaHostUnregister(addr: *mut c_void) {
-        registered().remove(&(addr as usize)).map(drop).ok_or(Code::INVALID_VALUE)
+        host_unregister(addr as usize)
     }
 
     fn cudaHostGetDevicePointer(device: *mut *mut c_void, host: *mut c_void, _flags: c_uint) {

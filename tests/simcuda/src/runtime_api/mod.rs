@@ -15,8 +15,10 @@ mod properties;
 mod stream;
 mod unsupported;
 
+pub use copy::{Way, copy, is_device};
 pub use error::describe;
 pub use kernel::idle as idle_kernels;
+pub use memory::{host_register, host_unregister, is_registered, owner};
 
 use flagstone::driver::sim::{Code, CuResult, Device};
 use flagstone::driver::{Event, Stream};

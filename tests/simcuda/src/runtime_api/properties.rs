@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use flagstone::driver::sim::{Code, CuResult};
 
 use super::runtime;
-use crate::driver_api::attribute;
+use crate::driver_api::{attribute, uuid};
 use crate::state::{self, machine};
 
 /// A version of `cudaDeviceProp`: which of the offsets below are its own, and its bytes.
@@ -81,7 +81,7 @@ unsafe fn write_properties(properties: *mut u8, device: c_int, version: Version)
         bytes[at..at + value.len()].copy_from_slice(value);
     };
     set([0; 2], &own.name.as_bytes()[..own.name.len().min(255)]);
-    set([256; 2], &[device as u8 + 1; 16]); // uuid
+    set([256; 2], &uuid(device));
     set([288; 2], &own.total_bytes.to_ne_bytes());
     for &(at, value) in FIELDS {
         set(at, &value.to_ne_bytes());
