@@ -257,17 +257,25 @@ impl Core {
         let (requested, units) = (block.requested(), block.units());
         self.compare(requested, size);
         let (counters, bytes) = (cache.counters(), size_class::bytes(units));
-        // Two ways from here to the end, as in `pop`. SAFETY, both: records and caches are both ours.
+        // Two ways from here to the end, as in `pop`.
         if units <= CLASS_MAX {
             if !counters.free_small(bytes, requested) {
                 self.finish_free(cache, block);
-            } else if !unsafe { cache.push_small(block, units) } {
+                return true;
+            }
+            // SAFETY: records and caches are both ours.
+            if !unsafe { cache.push_small(block, units) } {
                 self.overflow(block);
             }
-        } else if !counters.free_large(bytes, requested) {
-            self.finish_free(cache, block);
-        } else if !unsafe { cache.push_large(block, units) } {
-            self.overflow(block);
+        } else {
+            if !counters.free_large(bytes, requested) {
+                self.finish_free(cache, block);
+                return true;
+            }
+            // SAFETY: as above.
+            if !unsafe { cache.push_large(block, units) } {
+                self.overflow(block);
+            }
         }
         true
     }

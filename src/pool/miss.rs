@@ -126,10 +126,13 @@ impl<D: Driver> Pool<D> {
             let next = block.link.load(Relaxed);
             if found == 0 && block.units() == units {
                 found = index;
-            // SAFETY: records and caches are both the pool's.
-            } else if !unsafe { cache.push(block, block.units()) } {
-                block.link.store(rest, Relaxed);
-                rest = index;
+            } else {
+                // SAFETY: records and caches are both the pool's.
+                let pushed = unsafe { cache.push(block, block.units()) };
+                if !pushed {
+                    block.link.store(rest, Relaxed);
+                    rest = index;
+                }
             }
             index = next;
         }

@@ -57,7 +57,8 @@ impl OwnCaches {
     /// The section of the calling thread's cache for a default stream's handle, if it is the one that it used last.
     #[inline(always)]
     pub(crate) fn enter(&self, stream: usize) -> Option<Busy<'_>> {
-        // Acquire: see `show`. SAFETY: a static, or our own entries, which stay where they are.
+        // Acquire: see `show`.
+        // SAFETY: a static, or our own entries, which stay where they are.
         let shown = unsafe { &*self.shown.load(Acquire) };
         let (token, place) = (token(), place(token()));
         let first = cache(&shown[place])?;
