@@ -101,6 +101,13 @@ pub struct Config {
     /// The most that one step of a request that is short of memory waits for the device. What the step would have set
     /// free is not used then, and the next step is taken. Default 60 s; `None` waits as long as the device works.
     pub wait: Option<Duration>,
+    /// What memory is filled with, byte by byte and in the order of its stream, when a block is given out and when it is freed:
+    /// who reads either finds this. 0 lets no data go from one use to the next. No request is a hit then. Default: not at all.
+    pub poison: Option<u8>,
+    /// Each block gets pages of its own, so that it ends where they end, with addresses behind it that have no memory; freed, its
+    /// own have none either, until those of more than so many bytes were freed after it. For finding who uses what he has not:
+    /// every free waits for the device. Needs virtual memory management. Default: not at all.
+    pub guard: Option<u64>,
 }
 
 impl Default for Config {
@@ -118,12 +125,14 @@ impl Default for Config {
             release_after: None,
             headroom: None,
             wait: Some(Duration::from_secs(60)),
+            poison: None,
+            guard: None,
         }
     }
 }
 
 /// The keys that [`Config::set`] knows, each with what is allowed.
-pub const KEYS: [(&str, &str); 15] = [
+pub const KEYS: [(&str, &str); 17] = [
     (
         "limit",
         "bytes as 2147483648 or 2GiB, or a fraction as 0.5 or 50%, or none",
@@ -142,6 +151,8 @@ pub const KEYS: [(&str, &str); 15] = [
     ("release_after", "seconds as 30 or 0.5, or none"),
     ("headroom", "bytes as 512MiB, or a fraction as 0.1 or 10%, or none"),
     ("wait", "seconds as 60 or 0.5, or none"),
+    ("poison", "a byte as 0, 165 or 0xa5, or none"),
+    ("guard", "bytes of addresses as 64GiB, or none"),
 ];
 
 impl Config {
@@ -178,7 +189,7 @@ impl Config {
     }
 
     /// The value of a key, as [`Self::set`] takes it; empty for a key that there is not.
-    fn value(&self, key: &str) -> String {
+    pub(crate) fn value(&self, key: &str) -> String {
         let limit = |limit: Option<Limit>| match limit {
             None => "none".to_owned(),
             Some(Limit::Bytes(bytes)) => bytes.to_string(),
@@ -202,6 +213,8 @@ impl Config {
             "release_after" => seconds(self.release_after),
             "headroom" => limit(self.headroom),
             "wait" => seconds(self.wait),
+            "poison" => self.poison.map_or_else(|| "none".to_owned(), |byte| byte.to_string()),
+            "guard" => limit(self.guard.map(Limit::Bytes)),
             "source" => match self.source {
                 Source::Auto => "auto",
                 Source::VirtualMemory => "virtual_memory",
@@ -268,6 +281,8 @@ impl Config {
             "release_after" => self.release_after = parse_optional(value, parse_seconds).ok_or_else(refuse)?,
             "headroom" => self.headroom = parse_limit(value).ok_or_else(refuse)?,
             "wait" => self.wait = parse_optional(value, parse_seconds).ok_or_else(refuse)?,
+            "poison" => self.poison = parse_optional(value, parse_byte).ok_or_else(refuse)?,
+            "guard" => self.guard = parse_optional(value, bytes::parse).ok_or_else(refuse)?,
             "source" => {
                 self.source = match value {
                     "auto" => Source::Auto,
@@ -308,6 +323,19 @@ fn parse_switch(text: &str) -> Option<bool> {
         "on" => Some(true),
         "off" => Some(false),
         _ => None,
+    }
+}
+
+/// A byte, decimal or hexadecimal.
+fn parse_byte(text: &str) -> Option<u8> {
+    // No sign: `parse` would take one.
+    let digits = |text: &str, radix| {
+        let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        plain.then(|| u8::from_str_radix(text, radix).ok()).flatten()
+    };
+    match text.strip_prefix("0x") {
+        Some(hexadecimal) => digits(hexadecimal, 16),
+        None => digits(text, 10),
     }
 }
 
@@ -357,6 +385,18 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_is_decimal_or_hexadecimal() {
+        let poison = |text: &str| Config::parse(&format!("poison:{text}")).map(|config| config.poison);
+        assert_eq!(poison("0"), Ok(Some(0)));
+        assert_eq!(poison("0xa5"), Ok(Some(0xa5)));
+        assert_eq!(poison("255"), Ok(Some(255)));
+        assert_eq!(poison("none"), Ok(None));
+        for bad in ["", "256", "0x100", "-1", "+1", "0x", "0x-1", "a5", "1.0"] {
+            assert!(poison(bad).is_err(), "{bad:?} was taken");
+        }
+    }
+
+    #[test]
     fn what_is_printed_can_be_read() {
         assert_eq!(Config::default().to_string(), "");
         for (key, _) in KEYS {
@@ -364,6 +404,7 @@ mod tests {
                 "source" => "slabs",
                 "dependencies" => "growth",
                 "remap" | "reuse_event_dependencies" | "reuse_opportunistic" | "reuse_internal_dependencies" => "off",
+                "poison" => "165",
                 _ => "3145728",
             };
             let config = Config::parse(&format!("{key}:{value}")).expect("good");

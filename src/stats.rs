@@ -26,7 +26,7 @@ pub struct Stats {
     pub magazine_bytes: u64,
     /// `requested_bytes` when `allocated_bytes` was highest.
     pub peak_requested_bytes: u64,
-    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread above the true one.
+    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread from the true one.
     pub peak_allocated_bytes: u64,
     /// Highest `active_bytes`, as exact.
     pub peak_active_bytes: u64,
@@ -175,6 +175,40 @@ pub struct BlockInfo {
     pub requested: u64,
     /// The handle of the stream that it belongs to, as first passed.
     pub stream: Stream,
+}
+
+/// What the block around an address is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressState {
+    /// Given out.
+    Live,
+    /// Freed, and waiting for the device.
+    Waiting,
+    /// Freed.
+    Freed,
+}
+
+impl AddressState {
+    /// The name that Python sees.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Waiting => "waiting",
+            Self::Freed => "freed",
+        }
+    }
+}
+
+/// Whose an address is, or was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressInfo {
+    /// The block.
+    pub block: BlockInfo,
+    /// What it is now.
+    pub state: AddressState,
+    /// Bytes from the block's first address to this one: outside of it when negative, or not below `block.requested`.
+    pub offset: i64,
 }
 
 /// What a piece of a segment is.

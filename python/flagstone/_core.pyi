@@ -5,7 +5,7 @@ from typing import Any, Final, Literal, Protocol, SupportsIndex, TypeAlias, fina
 
 from typing_extensions import CapsuleType, Self, disjoint_base
 
-from flagstone.history import History
+from flagstone.history import AddressInfo, History
 from flagstone.stats import Snapshot, Stats
 
 class _CudaStream(Protocol):
@@ -51,6 +51,7 @@ __all__ = [
     "plain_functions",
     "private_pools",
     "process_pool",
+    "process_pools",
     "release_private_pool",
     "replay",
     "simulated_prices",
@@ -128,6 +129,7 @@ class BasePool:
     @property
     def is_recording(self) -> bool: ...
     def history(self) -> History: ...
+    def describe(self, address: SupportsIndex) -> AddressInfo | None: ...
 
 @final
 class Pool(BasePool):
@@ -151,6 +153,8 @@ class Pool(BasePool):
         reuse_event_dependencies: bool | str | None = None,
         reuse_opportunistic: bool | str | None = None,
         reuse_internal_dependencies: bool | str | None = None,
+        poison: SupportsIndex | str | None = None,
+        guard: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> Buffer: ...
 
@@ -176,6 +180,8 @@ class PinnedPool(BasePool):
         reuse_event_dependencies: bool | str | None = None,
         reuse_opportunistic: bool | str | None = None,
         reuse_internal_dependencies: bool | str | None = None,
+        poison: SupportsIndex | str | None = None,
+        guard: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
     def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
@@ -261,6 +267,7 @@ def model(
 def c_functions() -> dict[str, int]: ...
 def configure(backend: _Backend = "auto", conf: str = "") -> None: ...
 def process_pool(device: int = 0) -> Pool: ...
+def process_pools() -> list[Pool]: ...
 def find_process_pool(device: int) -> Pool | None: ...
 def private_pools(device: int) -> dict[tuple[int, int], int]: ...
 def hold_private_pool(name: tuple[int, int]) -> None: ...

@@ -4,10 +4,11 @@
 //! any thread, on a thread with any (or no) current context, and while any stream is capturing: an implementation
 //! pushes and pops its context and exchanges the capture mode by itself. No method panics.
 
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "cuda", not(loom)))]
 pub mod cuda;
 mod numa;
 pub mod pinned;
+#[cfg(not(loom))]
 pub mod sim;
 
 use std::time::Duration;
@@ -92,9 +93,12 @@ pub struct Properties {
     pub memory_pools: bool,
 }
 
+/// The code of every call after a reset of the device.
+const CONTEXT_IS_DESTROYED: u32 = 709;
+
 /// A driver call that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call} failed: {name} (error {code})")]
+#[error("{call} failed: {name} (error {code}){}", self.advice())]
 pub struct DriverError {
     /// The driver function.
     pub call: &'static str,
@@ -109,6 +113,30 @@ impl DriverError {
     #[must_use]
     pub const fn is_out_of_memory(&self) -> bool {
         self.code == 2
+    }
+
+    /// Every later call of the context fails with the same code, until the process ends: work of the device failed
+    /// (`CUDA_ERROR_ILLEGAL_ADDRESS`, `CUDA_ERROR_LAUNCH_FAILED` and the like), or the device was reset.
+    #[must_use]
+    pub const fn is_sticky(&self) -> bool {
+        matches!(
+            self.code,
+            214 | 220 | 226 | 700 | 702 | CONTEXT_IS_DESTROYED | 710 | 714..=719 | 721
+        )
+    }
+
+    /// What to do about an error that does not end.
+    const fn advice(&self) -> &'static str {
+        match self.code {
+            CONTEXT_IS_DESTROYED => {
+                ": the device was reset, and all memory of this process on it is gone; start the process anew"
+            }
+            _ if self.is_sticky() => {
+                ": work of the device failed earlier, and nothing works on it until the process is started anew; \
+                 CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which"
+            }
+            _ => "",
+        }
     }
 }
 
@@ -169,12 +197,15 @@ pub trait Driver: Send + Sync + 'static {
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId>;
     /// Whether the stream is capturing (`cuStreamIsCapturing`).
     fn is_capturing(&self, stream: Stream) -> DriverResult<bool>;
-    /// Whether [`Self::stream_wait`] works for the stream, outside of captures.
-    fn can_wait(&self, _stream: Stream) -> bool {
-        true
-    }
     /// Makes later work of `stream` wait for the event (`cuStreamWaitEvent`).
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
+
+    /// Whether the stream is the host itself: what it did is done, it can be named at any time, and it waits for no event.
+    fn is_host(&self, _stream: Stream) -> bool {
+        false
+    }
+    /// Fills memory, after what the stream was given before (`cuMemsetD8Async`).
+    fn fill(&self, addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> DriverResult<()>;
 
     /// Makes an event without timing (`cuEventCreate`).
     fn event_create(&self) -> DriverResult<Event>;

@@ -166,17 +166,26 @@ impl<D: Driver> Driver for Pinned<D> {
         }
     }
 
-    /// The host does not get its memory in the order of streams.
-    fn can_wait(&self, stream: Stream) -> bool {
-        host_id(stream).is_none() && self.driver.can_wait(stream)
-    }
-
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if host_id(stream).is_some() {
             unsupported("cuStreamWaitEvent")
         } else {
             self.driver.stream_wait(stream, event)
         }
+    }
+
+    fn is_host(&self, stream: Stream) -> bool {
+        host_id(stream).is_some()
+    }
+
+    /// By the host, at once, where the stream is one of its own.
+    fn fill(&self, addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> DriverResult<()> {
+        if !self.is_host(stream) {
+            return self.driver.fill(addr, bytes, value, stream);
+        }
+        // SAFETY: the caller holds a block of pinned memory, which the host can write, and nobody else uses it.
+        unsafe { core::ptr::write_bytes(addr as *mut u8, value, bytes as usize) };
+        Ok(())
     }
 
     fn event_create(&self) -> DriverResult<Event> {

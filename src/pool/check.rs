@@ -43,6 +43,7 @@ impl<D: Driver> Pool<D> {
             tally.held += inner.held();
         }
         self.check_caches(&mut tally)?;
+        self.check_guarded(&mut tally)?;
         let (reserved, spare) = (self.pages.reserved(), self.pages.spare_bytes());
         hold!(
             tally.held + spare == reserved,
@@ -187,6 +188,33 @@ impl<D: Driver> Pool<D> {
                 block.addr()
             );
             tally.add(index, block.state(), block.bytes());
+        }
+        Ok(())
+    }
+
+    /// Guarded blocks with memory end where it ends, and are found.
+    fn check_guarded(&self, tally: &mut Tally) -> Verdict {
+        for (block, held) in self.guarded_blocks() {
+            let (addr, state) = (block.addr(), block.state());
+            tally.held += held;
+            // Freed, and the driver would not unmap all of it.
+            if state == State::Unmapped {
+                continue;
+            }
+            hold!(
+                held == block.bytes().next_multiple_of(self.driver.properties().granularity),
+                "{addr:#x}: {held} bytes of memory for {}",
+                block.bytes()
+            );
+            hold!(
+                self.core.metadata.find(addr).map(Block::index) == Some(block.index()),
+                "{addr:#x}: not in the table"
+            );
+            hold!(
+                state.is_given_out() || state == State::Pending,
+                "{addr:#x}: guarded, with memory and {state:?}"
+            );
+            tally.add(block.index(), state, block.bytes());
         }
         Ok(())
     }

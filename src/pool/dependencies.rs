@@ -15,7 +15,7 @@ impl<D: Driver> Pool<D> {
     /// Whether the arena's stream, whose handle is live, may be made to wait. A capture would become a part of what it waits for.
     pub(super) fn may_wait(&self, arena: &Arena) -> bool {
         let stream = arena.stream();
-        arena.key().private.is_none() && self.driver.can_wait(stream) && self.driver.is_capturing(stream) == Ok(false)
+        arena.key().private.is_none() && !self.driver.is_host(stream) && self.driver.is_capturing(stream) == Ok(false)
     }
 
     /// Lets the arena's stream wait for other streams' uses of its own freed blocks, those freed first first, until they are

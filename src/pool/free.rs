@@ -1,7 +1,7 @@
 //! A free that is not just a push to the calling thread's magazine; and uses on other streams.
 
 use super::core::{count, forked};
-use super::{Error, Pool, Result};
+use super::{Core, Error, Pool, Result};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::Action;
 use crate::metadata::{Block, State};
@@ -43,7 +43,8 @@ impl<D: Driver> Pool<D> {
             Last::Known | Last::Unknown => None,
         };
         let used = block.change(State::Used, State::Pending);
-        let waits = also.is_some() || matches!(last, Last::Unknown);
+        let guarded = self.is_guarded(self.core.arena_of(block));
+        let waits = guarded || also.is_some() || matches!(last, Last::Unknown);
         let unused = if waits { State::Pending } else { State::Cached };
         if !used && !block.change(State::Live, unused) && !block.change(State::Recorded, unused) {
             count(&self.core.events.double_frees);
@@ -53,7 +54,8 @@ impl<D: Driver> Pool<D> {
         self.core.count_free(block);
         if !used && !waits {
             self.note(Action::Free, block);
-            self.put_away(block);
+            self.poison_freed(block);
+            put_away(&self.core, block);
             return Ok(());
         }
         let mut uses = if used { self.uses.take(block) } else { Vec::new() };
@@ -67,7 +69,11 @@ impl<D: Driver> Pool<D> {
             uses.push(also);
         }
         self.note(Action::FreeWaiting, block);
-        self.wait_for(block, &uses);
+        self.wait_for(block, &uses, guarded);
+        if guarded {
+            // Where the device cannot be waited for now it waits for the next time that it can.
+            let _ = self.quiesce();
+        }
         Ok(())
     }
 
@@ -85,29 +91,6 @@ impl<D: Driver> Pool<D> {
     fn live_to_record(&self, addr: DevicePtr) -> Result<&Block> {
         self.live(addr)
             .inspect_err(|_| count(&self.core.events.invalid_records))
-    }
-
-    /// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
-    /// to its arena.
-    fn put_away(&self, block: &Block) {
-        let cache = block.cache.load(Relaxed);
-        if cache != 0 {
-            let cache = self.core.caches.get(cache);
-            if cache.is_mine() {
-                // SAFETY: records and caches are both the pool's.
-                if !unsafe { cache.push(block, block.units()) } {
-                    self.core.overflow(block);
-                }
-                return;
-            }
-            // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
-            // So does what came from a thread that has ended: nobody would look at its list.
-            let remote = cache.is_anothers() && block.units() <= CLASS_MAX;
-            if remote && cache.push_remote(&self.core.metadata.blocks, block) {
-                return;
-            }
-        }
-        self.core.put_back(block);
     }
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
@@ -176,13 +159,14 @@ impl<D: Driver> Pool<D> {
         Some(recorded)
     }
 
-    /// Lets the block wait for the events of its uses. Without one of them, or without any, it is put aside until the context
-    /// was synchronised.
-    fn wait_for(&self, block: &Block, uses: &[Use]) {
+    /// Lets the block wait for the events of its uses. Without one of them, or without any, and where its memory goes with it
+    /// (`unmaps`), it is put aside until the context was synchronised.
+    fn wait_for(&self, block: &Block, uses: &[Use], unmaps: bool) {
         self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
-        let events: Vec<_> = uses
+        let recorded = if unmaps { &[] } else { uses };
+        let events: Vec<_> = recorded
             .iter()
             .map_while(|used| Some((used.key, self.record_use(&mut pending, used)?)))
             .collect();
@@ -197,4 +181,27 @@ impl<D: Driver> Pool<D> {
         }
         pending.add_aside(block.index(), block.bytes());
     }
+}
+
+/// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
+/// to its arena.
+pub(super) fn put_away(core: &Core, block: &Block) {
+    let cache = block.cache.load(Relaxed);
+    if cache != 0 {
+        let cache = core.caches.get(cache);
+        if cache.is_mine() {
+            // SAFETY: records and caches are both the pool's.
+            if !unsafe { cache.push(block, block.units()) } {
+                core.overflow(block);
+            }
+            return;
+        }
+        // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
+        // So does what came from a thread that has ended: nobody would look at its list.
+        let remote = cache.is_anothers() && block.units() <= CLASS_MAX;
+        if remote && cache.push_remote(&core.metadata.blocks, block) {
+            return;
+        }
+    }
+    core.put_back(block);
 }

@@ -156,6 +156,7 @@ impl<D: Driver> Pool<D> {
         let parts = self.divided(self.idle_parts(u64::MAX, false));
         self.give_nearest(parts, target, true)?;
         self.give_addresses();
+        self.unmap_leftovers();
         self.pages.release_spare(&self.driver, target)?;
         Ok(before.saturating_sub(self.pages.reserved()))
     }
@@ -225,6 +226,7 @@ impl<D: Driver> Pool<D> {
             }
             // The driver's refusals have nobody to be told to any more.
             let _ = self.take_idle(u64::MAX, false);
+            self.give_guarded(0);
             let _ = self.pages.release_spare(&self.driver, Target::default());
             self.give_addresses();
         }

@@ -5,6 +5,7 @@
 //! from the driver. Then [`pressure`](super::pressure).
 
 use super::core::{count, forked};
+use super::free::Last;
 use super::remap::Gathered;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
@@ -54,7 +55,11 @@ impl<D: Driver> Pool<D> {
             stream,
         )?;
         let arena = visit.arena();
-        let cache = self.core.cache(arena);
+        let cache = if self.is_guarded(arena) {
+            None
+        } else {
+            self.core.cache(arena)
+        };
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
         let popped = cache
             .and_then(Cache::enter)
@@ -76,6 +81,10 @@ impl<D: Driver> Pool<D> {
             }
         };
         self.note_alloc(addr);
+        if let Err(error) = self.poison_fresh(addr, &known, stream) {
+            self.free_slow(addr, None, Last::Known)?;
+            return Err(error.into());
+        }
         Ok(addr)
     }
 
@@ -184,8 +193,13 @@ impl<D: Driver> Pool<D> {
             let block = self.core.metadata.blocks.get(index);
             self.note(Action::FreeDone, block);
             self.core.totals.sub_pending(block.bytes());
+            let arena = self.core.arena_of(block);
+            if self.is_guarded(arena) {
+                self.retire(arena, block);
+                continue;
+            }
+            self.poison_freed(block);
             block.set_state(State::Cached);
-            let arena = self.core.arenas.get(block.arena.load(Relaxed));
             arena.returned.push(&self.core.metadata.blocks, index);
         }
         self.waiting.fetch_sub(done.len(), Relaxed);
@@ -235,7 +249,9 @@ impl<D: Driver> Pool<D> {
         }
         count(&self.core.events.growths);
         arena.unsettle();
-        if self.virtual_memory {
+        if self.is_guarded(arena) {
+            self.map_guarded(arena, units)
+        } else if self.virtual_memory {
             self.grow_pages(arena, units, waits)
         } else {
             self.grow_slabs(arena, units)

@@ -18,6 +18,9 @@
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
 //! | `report` | statistics and snapshots |
 //! | `history` | what is recorded of them, while somebody asks for it |
+//! | `poison` | blocks that are filled with a pattern |
+//! | `guard` | blocks with pages of their own |
+//! | `describe` | whose an address is, or was |
 //! | `check` | walks every invariant (feature `check`) |
 
 mod ahead;
@@ -26,11 +29,14 @@ mod callbacks;
 mod check;
 mod core;
 mod dependencies;
+mod describe;
 mod free;
 mod give;
+mod guard;
 mod history;
 mod miss;
 mod owners;
+mod poison;
 mod pressure;
 mod private;
 mod remap;
@@ -48,7 +54,9 @@ use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
 use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
-use crate::sync::lock;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
@@ -56,10 +64,10 @@ pub(crate) use core::forked;
 #[cfg(feature = "python")]
 pub(crate) use core::{Hit, pointer};
 use free::Last;
+use guard::Guards;
 use private::Routes;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use surplus::Ages;
 
 /// A pool of one device's memory.
@@ -98,6 +106,7 @@ pub struct Pool<D: Driver> {
     /// Whether the settings bound what is held idle.
     sheds: bool,
     ages: Mutex<Ages>,
+    guards: Guards,
 }
 
 impl<D: Driver> Pool<D> {
@@ -127,6 +136,13 @@ impl<D: Driver> Pool<D> {
                 }));
             }
         };
+        if config.guard.is_some() && !virtual_memory {
+            return Err(Error::Config(ConfigError {
+                key: "guard".to_owned(),
+                value: config.guard.unwrap_or(0).to_string(),
+                allowed: "none: pages of their own need the source virtual_memory, on a device that has it".to_owned(),
+            }));
+        }
         let of_device = |limit: Limit| limit.bytes(properties.total_bytes);
         let headroom = config.headroom.map_or(0, of_device);
         let driver_pool = match config.source {
@@ -147,9 +163,13 @@ impl<D: Driver> Pool<D> {
             steps: steps::Counters::default(),
             sheds: config.cache.is_some() || config.release_after.is_some(),
             ages: Mutex::default(),
+            guards: Guards::default(),
             driver,
             config,
         };
+        if pool.is_slow() {
+            pool.core.watch();
+        }
         if pool.config.reserve > 0 {
             pool.reserve(pool.config.reserve)?;
         }
@@ -333,7 +353,8 @@ impl<D: Driver> Pool<D> {
             return Err(Error::Forked);
         }
         let refused = |error: DriverError| match error {
-            error if is_bad_handle(&error) => Error::InvalidStream {
+            // Where every stream gives the same answer it is not about this one.
+            error if is_bad_handle(&error) && self.broken().is_none() => Error::InvalidStream {
                 stream: stream.0,
                 device: self.device(),
             },
@@ -379,6 +400,17 @@ impl<D: Driver> Pool<D> {
         }
         let arena = self.core.arena(key, stream, may_end);
         arena.ok_or(Error::TooMany { what: "streams" })
+    }
+
+    /// The error that every call of the driver gives, once work of the device has failed.
+    fn broken(&self) -> Option<DriverError> {
+        let asked = self.driver.is_capturing(Stream::LEGACY);
+        asked.err().filter(DriverError::is_sticky)
+    }
+
+    /// Whether the settings ask for what no hit does.
+    fn is_slow(&self) -> bool {
+        self.config.poison.is_some() || self.config.guard.is_some()
     }
 
     /// Whether a stream's handle may be used later than in the call that passed it.

@@ -72,8 +72,12 @@ impl<D: Driver> Pool<D> {
                 match (stage, outcome) {
                     // One block at a time: the next may be the one that is missing.
                     (Stage::Events, Outcome::Freed(_)) => {}
-                    // Unmapping needs a device that is done with the memory. Where it cannot be waited for, nothing is.
-                    (Stage::Device, Outcome::TimedOut | Outcome::Refused) => return Ok(None),
+                    // Unmapping needs a device that is done with the memory. Where it cannot be waited for, nothing is. On a
+                    // device that has failed that looks like a shortage, and is none.
+                    (Stage::Device, Outcome::Refused) => {
+                        return self.broken().map_or(Ok(None), |error| Err(error.into()));
+                    }
+                    (Stage::Device, Outcome::TimedOut) => return Ok(None),
                     _ => break,
                 }
             }
@@ -110,6 +114,7 @@ impl<D: Driver> Pool<D> {
                 self.core.take_magazines(None);
                 let slabs = self.take_idle(u64::MAX, false)?;
                 self.give_addresses();
+                self.unmap_leftovers();
                 let handles = self
                     .pages
                     .release_spare(&self.driver, Target::default())

@@ -5,10 +5,13 @@ use crate::arena::{Inner, Kind};
 use crate::driver::{DevicePtr, Driver};
 use crate::metadata::{Block, State};
 use crate::stats::{BlockInfo, BlockState, LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::lock;
 use crate::thread::Sum;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// What snapshots call each [`Kind`].
+const KIND_NAMES: [&str; 3] = ["slabs", "small", "large"];
 
 impl<D: Driver> Pool<D> {
     /// The pool's numbers now. Looks at every segment's header and at one bin of free ranges for each stream.
@@ -27,6 +30,12 @@ impl<D: Driver> Pool<D> {
                 .filter(|segment| segment.first != 0)
                 .map(|segment| segment.runs())
                 .sum::<u64>();
+        }
+        for (block, held) in self.guarded_blocks() {
+            segments += 1;
+            if Kind::of(block.units()) == Kind::Large {
+                reserved_large += held;
+            }
         }
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let events = &self.core.events;
@@ -127,7 +136,6 @@ impl<D: Driver> Pool<D> {
         for arena in self.core.arenas_in_use() {
             let mut inner = arena.lock(&self.core.metadata);
             for kind in Kind::ALL {
-                let name = ["slabs", "small", "large"][kind as usize];
                 for blocks in self.runs(&mut inner, kind) {
                     let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
                         continue;
@@ -139,12 +147,30 @@ impl<D: Driver> Pool<D> {
                         bytes,
                         stream: arena.stream(),
                         private: arena.key().private,
-                        kind: name,
+                        kind: KIND_NAMES[kind as usize],
                         blocks,
                     });
                 }
             }
         }
+        segments.extend(self.guarded_blocks().into_iter().map(|(block, bytes)| {
+            let addr = block.end() - bytes;
+            let before = SnapshotBlock {
+                addr,
+                bytes: block.addr() - addr,
+                requested: 0,
+                state: BlockState::Inactive,
+            };
+            let blocks = [before, describe(block)].into_iter().filter(|part| part.bytes > 0);
+            SnapshotSegment {
+                addr,
+                bytes,
+                stream: self.core.arena_of(block).stream(),
+                private: None,
+                kind: KIND_NAMES[Kind::of(block.units()) as usize],
+                blocks: blocks.collect(),
+            }
+        }));
         segments.sort_by_key(|segment| segment.addr);
         Snapshot {
             device: self.device(),

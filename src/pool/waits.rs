@@ -72,6 +72,10 @@ impl<D: Driver> Pool<D> {
     pub(super) fn synchronize_context(&self) -> DriverResult<()> {
         let call = "cuCtxSynchronize";
         if self.may_capture() {
+            // A device that has failed does not tell of captures either.
+            if let Some(error) = self.broken() {
+                return Err(error);
+            }
             return Err(DriverError {
                 call,
                 code: 900,

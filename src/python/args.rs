@@ -3,9 +3,10 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use super::buffer::BaseBuffer;
+use super::ending;
 use super::sim::SimulatedDevice;
 use crate::driver::sim::Sim;
 use crate::driver::{DevicePtr, Stream};
@@ -70,7 +71,8 @@ impl<'py> FromPyObject<'_, 'py> for StreamArg {
 fn stream_handle(object: Borrowed<'_, '_, PyAny>) -> PyResult<u64> {
     let py = object.py();
     let handle = if let Some(protocol) = object.getattr_opt(intern!(py, "__cuda_stream__"))? {
-        let (version, handle): (u32, Bound<'_, PyAny>) = protocol.call0()?.extract()?;
+        let (version, handle): (u32, Bound<'_, PyAny>) =
+            ending::call(&protocol, &PyTuple::empty(py), None)?.extract()?;
         if version != 0 {
             return Err(PyValueError::new_err(format!(
                 "__cuda_stream__ has version {version}, and only version 0 is known; pass the handle as an integer"

@@ -6,7 +6,11 @@
 
 use std::cell::Cell;
 
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::ffi;
 use pyo3::prelude::*;
+
+use super::ending;
 
 thread_local! {
     /// Whether this thread is in a request that Python code made.
@@ -41,15 +45,24 @@ pub fn request<T: Send>(py: Python<'_>, make: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Calls a callback, if Python may run here. What it raises goes to `sys.unraisablehook`: the request goes on.
+/// Calls a callback, if Python may run here. What it raises goes to `sys.unraisablehook`, but for an interrupt, which is raised
+/// when the request is over: the request goes on.
 pub fn call(callback: &Py<PyAny>, bytes: u64) {
     if !REQUESTING.get() {
         return;
     }
     // Without an interpreter there is nobody to call any more.
     let _ = Python::try_attach(|py| {
-        if let Err(error) = callback.call1(py, (bytes,)) {
-            error.write_unraisable(py, Some(callback.bind(py)));
+        let callback = callback.bind(py);
+        let called = (bytes,)
+            .into_pyobject(py)
+            .and_then(|args| ending::call(callback, &args, None));
+        match called {
+            Ok(_) => {}
+            // An interrupt is for the program: it comes again when the request is over.
+            // SAFETY: only sets a flag.
+            Err(error) if error.is_instance_of::<PyKeyboardInterrupt>(py) => unsafe { ffi::PyErr_SetInterrupt() },
+            Err(error) => error.write_unraisable(py, Some(callback)),
         }
     });
 }

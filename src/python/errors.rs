@@ -1,13 +1,12 @@
 //! Errors of the crate as Python exceptions: the one place that knows which becomes which.
 
-use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use super::attributes::set_fields;
+use super::ending;
 use crate::driver::{DevicePtr, DriverError};
 use crate::error::{ConfigError, Error, OutOfMemory};
 
@@ -27,7 +26,11 @@ pub fn raise(
     let raise = || {
         let attributes = PyDict::new(py);
         let class = describe(&attributes)?;
-        class_named(py, class)?.call((message,), Some(&attributes))
+        ending::call(
+            &class_named(py, class)?,
+            &(message,).into_pyobject(py)?,
+            Some(&attributes),
+        )
     };
     raise().map_or_else(|failed| failed, PyErr::from_value)
 }
@@ -113,21 +116,15 @@ pub fn warn_simulated(py: Python<'_>, reason: &Error) -> PyResult<()> {
     }
     let message =
         format!("no CUDA device, so the pool's memory is simulated ({reason}); backend=\"sim\" says it is meant");
-    PyErr::warn(
-        py,
-        &class_named(py, "SimulatedDeviceWarning")?,
-        &CString::new(message)?,
-        1,
-    )?;
+    let warn = ending::import(py, c"warnings")?.getattr("warn")?;
+    let class = class_named(py, "SimulatedDeviceWarning")?;
+    ending::call(&warn, &(message, class, 1).into_pyobject(py)?, None)?;
     SAID.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// A class of `flagstone.errors`, which is imported when the first error is raised.
+/// A class of `flagstone.errors`, which is imported when the first error is raised. Asked for each time: a program may have
+/// loaded the package anew, and catches the classes that it has.
 fn class_named<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    static ERRORS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    ERRORS
-        .get_or_try_init(py, || py.import("flagstone.errors").map(Bound::unbind))?
-        .bind(py)
-        .getattr(name)
+    ending::import(py, c"flagstone.errors")?.getattr(name)
 }

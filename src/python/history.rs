@@ -1,17 +1,21 @@
 //! Histories as the classes of `flagstone.history`.
 
+use std::ffi::CStr;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyModule, PyString, PyTuple};
 
 use super::block::PoolRef;
 use super::pool::BasePool;
-use super::{stacks, stats};
+use super::{ending, stacks, stats};
+use crate::driver::DevicePtr;
 use crate::history::{Event, Frame, History};
 use crate::registry::process;
+use crate::stats::{AddressInfo, BlockInfo};
 
 /// What follows stacks for the pools that want them.
-const FOLLOWER: &str = "flagstone.history._stacks";
+const FOLLOWER: &CStr = c"flagstone.history._stacks";
 
 /// `BasePool.start_history`.
 pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResult<()> {
@@ -19,14 +23,15 @@ pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResul
     if most == 0 {
         return Err(PyValueError::new_err("max_events is 1 or more, not 0"));
     }
-    let follower = py.import(FOLLOWER)?;
+    let follower = ending::import(py, FOLLOWER)?;
     if stacks {
         // The process's pools outlive the objects that stand for them.
         let lasts =
             process::existing(pool.device()).is_some_and(|kept| std::ptr::from_ref(kept).addr() == pool.address());
-        follower.call_method1("start", (pool.address(), (!lasts).then_some(object)))?;
+        let args = (pool.address(), (!lasts).then_some(object)).into_pyobject(py)?;
+        ending::call(&follower.getattr("start")?, &args, None)?;
     } else {
-        follower.call_method1("stop", (pool.address(),))?;
+        ending::call(&follower.getattr("stop")?, &(pool.address(),).into_pyobject(py)?, None)?;
     }
     py.detach(|| pool.start_history(most, stacks));
     Ok(())
@@ -35,7 +40,8 @@ pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResul
 /// `BasePool.stop_history`.
 pub fn stop(py: Python<'_>, pool: &PoolRef) -> PyResult<()> {
     py.detach(|| pool.stop_history());
-    py.import(FOLLOWER)?.call_method1("stop", (pool.address(),))?;
+    let stop = ending::import(py, FOLLOWER)?.getattr("stop")?;
+    ending::call(&stop, &(pool.address(),).into_pyobject(py)?, None)?;
     Ok(())
 }
 
@@ -49,7 +55,7 @@ pub fn get<'py>(py: Python<'py>, pool: &PoolRef) -> PyResult<Bound<'py, PyAny>> 
         },
         snapshot,
     ) = py.detach(|| (pool.history(), pool.snapshot()));
-    let module = py.import("flagstone.history")?;
+    let module = ending::import(py, c"flagstone.history")?;
     let class = module.getattr("Event")?;
     let events = events
         .iter()
@@ -63,12 +69,48 @@ pub fn get<'py>(py: Python<'py>, pool: &PoolRef) -> PyResult<Bound<'py, PyAny>> 
     fields.set_item("device", pool.device())?;
     fields.set_item("events", PyList::new(py, events)?)?;
     fields.set_item("dropped", dropped)?;
-    fields.set_item(
-        "stacks",
-        module.getattr("_resolve")?.call1((PyList::new(py, stacks)?,))?,
-    )?;
+    fields.set_item("stacks", resolve(&module, stacks)?)?;
     fields.set_item("snapshot", stats::snapshot(py, &snapshot)?)?;
-    module.getattr("History")?.call((), Some(&fields))
+    ending::call(&module.getattr("History")?, &PyTuple::empty(py), Some(&fields))
+}
+
+/// Stacks of code objects as stacks of frames.
+fn resolve<'py>(module: &Bound<'py, PyModule>, stacks: Vec<Bound<'py, PyTuple>>) -> PyResult<Bound<'py, PyAny>> {
+    let py = module.py();
+    let args = (PyList::new(py, stacks)?,).into_pyobject(py)?;
+    ending::call(&module.getattr("_resolve")?, &args, None)
+}
+
+/// `BasePool.describe`.
+pub fn describe<'py>(py: Python<'py>, pool: &PoolRef, addr: DevicePtr) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let (info, history) = py.detach(|| (pool.describe(addr), pool.history()));
+    let Some(AddressInfo { block, state, offset }) = info else {
+        return Ok(None);
+    };
+    let (alloc, free) = history.last_use(block.addr);
+    let frames = |event: Option<&Event>| event.and_then(|event| history.stacks.get(event.stack as usize));
+    let stacks = [alloc, free].map(|event| frames(event).map_or(&[][..], |frames| &frames[..]));
+    let stacks = stacks.map(|frames| stack(py, frames));
+    let stacks = stacks.into_iter().collect::<PyResult<Vec<_>>>()?;
+    let module = ending::import(py, c"flagstone.history")?;
+    let stacks = resolve(&module, stacks)?;
+    let BlockInfo {
+        addr,
+        bytes,
+        requested,
+        stream,
+    } = block;
+    let fields = (
+        addr,
+        bytes,
+        requested,
+        stream.0,
+        state.name(),
+        offset,
+        stacks.get_item(0)?,
+        stacks.get_item(1)?,
+    );
+    ending::call(&module.getattr("AddressInfo")?, &fields.into_pyobject(py)?, None).map(Some)
 }
 
 fn event<'py>(class: &Bound<'py, PyAny>, event: &Event) -> PyResult<Bound<'py, PyAny>> {
@@ -85,7 +127,8 @@ fn event<'py>(class: &Bound<'py, PyAny>, event: &Event) -> PyResult<Bound<'py, P
     } = *event;
     // Interned: a history has millions.
     let action = PyString::intern(class.py(), action.name());
-    class.call1((time, action, thread, addr, bytes, requested, stream.0, reserved, stack))
+    let fields = (time, action, thread, addr, bytes, requested, stream.0, reserved, stack);
+    ending::call(class, &fields.into_pyobject(class.py())?, None)
 }
 
 /// The frames of one stack: a code object and a place within it, each.

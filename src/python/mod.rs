@@ -10,6 +10,7 @@ mod block;
 mod buffer;
 mod callbacks;
 mod dlpack;
+mod ending;
 mod errors;
 mod history;
 mod info;
@@ -27,6 +28,22 @@ use pyo3::pymodule;
 /// The compiled part of flagstone. Use it through the package.
 #[pymodule(gil_used = false)]
 mod _core {
+    use pyo3::exceptions::PyImportError;
+    use pyo3::prelude::*;
+
+    /// Pools, and the classes of what they return, are of the process, and so of one interpreter.
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        // SAFETY: the thread has an interpreter.
+        let number = unsafe { pyo3::ffi::PyInterpreterState_GetID(pyo3::ffi::PyInterpreterState_Get()) };
+        if number == 0 {
+            return Ok(());
+        }
+        Err(PyImportError::new_err(format!(
+            "flagstone works in the main interpreter only, and this is sub-interpreter {number}; use threads or processes"
+        )))
+    }
+
     #[pymodule_export]
     use super::bench::{
         plain_functions, time_driver, time_handed_over, time_object_handed_over, time_object_pairs, time_pairs,
@@ -43,7 +60,7 @@ mod _core {
     #[pymodule_export]
     use super::process::{
         c_functions, configure, find_process_pool, hold_private_pool, last_error, private_pools, process_pool,
-        release_private_pool, torch_error,
+        process_pools, release_private_pool, torch_error,
     };
     #[pymodule_export]
     use super::replay::{Trace, model, replay};

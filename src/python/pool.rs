@@ -222,6 +222,13 @@ impl BasePool {
         history::get(py, &self.pool)
     }
 
+    /// Whose an address is, or was, as `flagstone.history.AddressInfo`; None where nothing is known of it. Of freed blocks those are
+    /// known whose addresses the setting `guard` keeps, and those in a recorded history. Walks over everything.
+    fn describe<'py>(&self, py: Python<'py>, address: Address) -> PyResult<Option<Bound<'py, PyAny>>> {
+        unforked()?;
+        history::describe(py, &self.pool, address.0)
+    }
+
     /// Objects of the same pool, as `process_pool` returns them, are equal.
     fn __eq__(&self, other: &Self) -> bool {
         self.pool.address() == other.pool.address()
@@ -266,8 +273,9 @@ fn unforked() -> PyResult<()> {
 /// memory, is "off", "pressure" or "growth". `cache`, the most to hold idle, is bytes; `headroom`, what stays free on the
 /// device for others, is given as `limit` is; `release_after`, how long memory may be idle, and `wait`, how long a step of a
 /// request that is short of memory may wait for the device, are seconds. "none" switches a bound off. `remap`, whether free memory is mapped to where it is wanted, is a bool;
-/// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. docs/limits.md
-/// says more about each.
+/// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. `poison`, what freed and new
+/// blocks are filled with, is a byte; `guard`, which gives each block pages of its own, is bytes of addresses that stay unmapped.
+/// docs/settings.md says more about each, docs/debugging.md about the last two.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct Pool;
 
@@ -278,7 +286,7 @@ impl Pool {
         signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
         text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
                           dependencies=None, cache=None, release_after=None, headroom=None, wait=None, remap=None, release_threshold=None, \
-                          reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None)"
+                          reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None, poison=None, guard=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -303,7 +311,7 @@ impl Pool {
 
 /// A pool of pinned host memory, which device and host both reach.
 ///
-/// The arguments are those of `Pool`; fractions are of the host's memory. `limit`, `headroom`, `reserve` and `source` in
+/// The arguments are those of `Pool`; fractions are of the host's memory. `limit`, `headroom`, `reserve`, `source` and `guard` in
 /// `FLAGSTONE_CONF` are meant for devices and do not apply here. A buffer is not given out again before the copies
 /// that were recorded for it are done: `PinnedBuffer.record` after a copy, or a stream named to `alloc` or `free`. One whose
 /// address was handed out and for which none was recorded waits until the pool synchronises the context, which it does when
@@ -318,7 +326,7 @@ impl PinnedPool {
         signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
         text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
                           dependencies=None, cache=None, release_after=None, headroom=None, wait=None, remap=None, release_threshold=None, \
-                          reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None)"
+                          reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None, poison=None, guard=None)"
     )]
     fn new(
         py: Python<'_>,

@@ -37,6 +37,7 @@ fn environment(memory: Memory) -> PyResult<Config> {
                 headroom: plain.headroom,
                 reserve: plain.reserve,
                 source: plain.source,
+                guard: plain.guard,
                 ..config
             }
         }

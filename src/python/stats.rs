@@ -1,10 +1,10 @@
 //! Statistics and snapshots as the frozen dataclasses of `flagstone.stats`.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyTuple};
+use pyo3::types::{PyDict, PyTuple};
 
 use super::attributes::set_fields;
+use super::ending;
 use crate::stats::{LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats, StepTotal};
 
 /// `flagstone.stats.Stats`.
@@ -60,7 +60,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
     fields.set_item("steps", PyTuple::new(py, steps)?)?;
     fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
     fields.set_item("large", large_stats(py, large)?)?;
-    class(py, "Stats")?.call((), Some(&fields))
+    ending::call(&class(py, "Stats")?, &PyTuple::empty(py), Some(&fields))
 }
 
 fn step<'py>(py: Python<'py>, total: &StepTotal) -> PyResult<Bound<'py, PyAny>> {
@@ -71,7 +71,7 @@ fn step<'py>(py: Python<'py>, total: &StepTotal) -> PyResult<Bound<'py, PyAny>> 
         timed_out,
         nanoseconds,
     } = total;
-    class(py, "StepTotal")?.call1((name, count, sufficed, timed_out, nanoseconds))
+    make(py, "StepTotal", (name, count, sufficed, timed_out, nanoseconds))
 }
 
 /// `flagstone.stats.LargeStats`.
@@ -92,7 +92,7 @@ fn large_stats<'py>(py: Python<'py>, stats: &LargeStats) -> PyResult<Bound<'py, 
         active_bytes,
         reserved_bytes,
     });
-    class(py, "LargeStats")?.call((), Some(&fields))
+    ending::call(&class(py, "LargeStats")?, &PyTuple::empty(py), Some(&fields))
 }
 
 /// `flagstone.stats.Snapshot`.
@@ -102,7 +102,7 @@ pub fn snapshot<'py>(py: Python<'py>, snapshot: &Snapshot) -> PyResult<Bound<'py
         .iter()
         .map(|info| segment(py, info))
         .collect::<PyResult<Vec<_>>>()?;
-    class(py, "Snapshot")?.call1((snapshot.device, PyTuple::new(py, segments)?))
+    make(py, "Snapshot", (snapshot.device, PyTuple::new(py, segments)?))
 }
 
 fn segment<'py>(py: Python<'py>, segment: &SnapshotSegment) -> PyResult<Bound<'py, PyAny>> {
@@ -120,18 +120,28 @@ fn segment<'py>(py: Python<'py>, segment: &SnapshotSegment) -> PyResult<Bound<'p
         blocks: _,
     } = segment;
     let pool_id = private.unwrap_or((0, 0));
-    class(py, "Segment")?.call1((addr, bytes, stream.0, pool_id, kind, PyTuple::new(py, blocks)?))
+    let blocks = PyTuple::new(py, blocks)?;
+    make(py, "Segment", (addr, bytes, stream.0, pool_id, kind, blocks))
 }
 
 fn block<'py>(py: Python<'py>, block: &SnapshotBlock) -> PyResult<Bound<'py, PyAny>> {
-    class(py, "Block")?.call1((block.addr, block.bytes, block.requested, block.state.name()))
+    make(
+        py,
+        "Block",
+        (block.addr, block.bytes, block.requested, block.state.name()),
+    )
 }
 
-/// A class of `flagstone.stats`, which is imported when it is first needed.
+/// An object of a class of `flagstone.stats`.
+fn make<'py>(
+    py: Python<'py>,
+    name: &str,
+    fields: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+) -> PyResult<Bound<'py, PyAny>> {
+    ending::call(&class(py, name)?, &fields.into_pyobject(py)?, None)
+}
+
+/// A class of `flagstone.stats`, which is imported when it is first needed. Asked for each time, as those of errors.
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    static STATS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    STATS
-        .get_or_try_init(py, || py.import("flagstone.stats").map(Bound::unbind))?
-        .bind(py)
-        .getattr(name)
+    ending::import(py, c"flagstone.stats")?.getattr(name)
 }

@@ -16,7 +16,7 @@ use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
 use crate::history::History;
 use crate::pool::{CallbackId, Core, Pool, PrivateId};
-use crate::stats::{BlockInfo, Snapshot, Stats};
+use crate::stats::{AddressInfo, BlockInfo, Snapshot, Stats};
 
 /// Which kind of device a pool asks for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,6 +284,12 @@ impl AnyPool {
     #[must_use]
     pub fn block(&self, ptr: DevicePtr) -> Option<BlockInfo> {
         each!(self, pool => pool.block(ptr))
+    }
+
+    /// See [`Pool::describe`].
+    #[must_use]
+    pub fn describe(&self, ptr: DevicePtr) -> Option<AddressInfo> {
+        each!(self, pool => pool.describe(ptr))
     }
 
     /// See [`Pool::keep_stream`].

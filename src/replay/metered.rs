@@ -111,6 +111,7 @@ metered! {
     StreamGetId stream_id(stream: Stream) -> StreamId;
     StreamIsCapturing is_capturing(stream: Stream) -> bool;
     StreamWaitEvent stream_wait(stream: Stream, event: Event) -> ();
+    MemsetD8Async fill(addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> ();
     EventCreate event_create() -> Event;
     EventRecord event_record(event: Event, stream: Stream) -> ();
     EventQuery event_query(event: Event) -> bool;

@@ -11,8 +11,8 @@
 //!
 //! Of everything else that is live, the peak is what there was when most bytes were allocated.
 
+use crate::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicI64, AtomicU64};
 
 /// How far a thread's delta may be from the pool's level, in bytes; blocks above are large.
 pub(crate) const FOLD: i64 = 1 << 20;
@@ -521,7 +521,7 @@ impl Flows {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -12,3 +12,5 @@ pub(crate) use cache::{Busy, Cache, NO_STREAM};
 pub(crate) use counters::{Count, Counters, Owners, Sum, Totals};
 pub(crate) use current::{Current, Lender};
 pub(crate) use own::OwnCaches;
+#[cfg(all(test, loom))]
+pub(crate) use token::become_thread;

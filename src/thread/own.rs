@@ -5,38 +5,39 @@
 
 use super::cache::{Busy, Cache};
 use super::token::token;
-use std::ptr;
+use crate::sync::atomic::AtomicPtr;
+use crate::sync::length;
 use std::sync::Arc;
-use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A power of two. With 64 threads about two pairs meet in an entry, and then use its neighbour.
-const ENTRIES: usize = 1024;
+const ENTRIES: usize = length(1024, 2);
 
 type Entries = [AtomicPtr<Cache>; ENTRIES];
 
-/// What is looked at while nothing is to be found.
-static NONE: Entries = [const { AtomicPtr::new(ptr::null_mut()) }; ENTRIES];
-
 /// For each thread the cache of the default stream that it used last.
 pub(crate) struct OwnCaches {
-    /// `entries`, or [`NONE`].
+    /// `entries`, or `none`.
     shown: AtomicPtr<Entries>,
     entries: Arc<Entries>,
+    /// What is looked at while nothing is to be found.
+    none: Arc<Entries>,
 }
 
 #[inline(always)]
 const fn place(token: u64) -> usize {
     // Fibonacci hashing of the lower half of an address, whose low bits are the same for all threads. The product is one of
     // 64 bits with a factor that an instruction can hold.
-    (token.wrapping_mul(0x61c8_8647) as u32 >> 22) as usize
+    (token.wrapping_mul(0x61c8_8647) as u32 >> (u32::BITS - ENTRIES.ilog2())) as usize
 }
 
 impl OwnCaches {
     pub(crate) fn new() -> Self {
+        let [entries, none] = [(); 2].map(|()| Arc::new(std::array::from_fn(|_| AtomicPtr::default())));
         let own = Self {
             shown: AtomicPtr::default(),
-            entries: Arc::new([const { AtomicPtr::new(ptr::null_mut()) }; ENTRIES]),
+            entries,
+            none,
         };
         own.show();
         own
@@ -45,7 +46,7 @@ impl OwnCaches {
     /// Lets [`Self::enter`] find nothing, until [`Self::show`].
     pub(crate) fn hide(&self) {
         // Relaxed: there is nothing to be seen through it.
-        self.shown.store(ptr::from_ref(&NONE).cast_mut(), Relaxed);
+        self.shown.store(Arc::as_ptr(&self.none).cast_mut(), Relaxed);
     }
 
     /// Lets [`Self::enter`] find what it remembers.
@@ -58,7 +59,7 @@ impl OwnCaches {
     #[inline(always)]
     pub(crate) fn enter(&self, stream: usize) -> Option<Busy<'_>> {
         // Acquire: see `show`.
-        // SAFETY: a static, or our own entries, which stay where they are.
+        // SAFETY: entries of our own, which stay where they are.
         let shown = unsafe { &*self.shown.load(Acquire) };
         let (token, place) = (token(), place(token()));
         let first = cache(&shown[place])?;
@@ -95,4 +96,71 @@ fn cache(entry: &AtomicPtr<Cache>) -> Option<&Cache> {
     let cache = entry.load(Acquire);
     // SAFETY: only `remember` sets entries, to caches that live as long as the pool, and so as the table.
     unsafe { cache.as_ref() }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::atomic::AtomicPtr;
+    use crate::sync::meet;
+    use crate::thread::become_thread;
+
+    struct Shared {
+        own: OwnCaches,
+        caches: [Cache; 2],
+    }
+
+    fn two() -> Shared {
+        Shared {
+            own: OwnCaches::new(),
+            caches: [1, 2].map(|index| Cache::new(index, 1, 0, 0)),
+        }
+    }
+
+    /// The calling thread's cache is found by it, or none is, where both took one entry; never the other's.
+    fn find(shared: &Shared, index: usize) -> bool {
+        let cache = &shared.caches[index];
+        become_thread(cache.index.into());
+        cache.acquire();
+        // SAFETY: the caches live as long as the table.
+        unsafe { shared.own.remember(cache) };
+        assert!(shared.own.enter(2).is_none(), "another stream");
+        let found = shared.own.enter(0).map(|busy| busy.cache().index);
+        assert!(found.is_none_or(|found| found == cache.index));
+        found.is_some()
+    }
+
+    #[test]
+    fn each_thread_finds_its_own_cache_or_none() {
+        meet(
+            two,
+            |shared| find(shared, 0),
+            |shared| find(shared, 1),
+            |_, mine, theirs| {
+                assert!(mine || theirs, "an entry is somebody's");
+            },
+        );
+    }
+
+    #[test]
+    fn a_cache_is_seen_whole() {
+        // The cache is dropped after the table was looked at last.
+        type Shared = (OwnCaches, AtomicPtr<Cache>);
+        let make = |(own, made): &Shared| {
+            let cache = Box::leak(Box::new(Cache::new(1, 1, 0, 0)));
+            // SAFETY: the cache outlives the table's last use.
+            unsafe { own.remember(cache) };
+            made.store(cache, Relaxed);
+        };
+        // What is asked of it, loom reports if it was not made before.
+        let look = |(own, _): &Shared| {
+            let found = [0, 1].map(|place| cache(&own.entries[place]).is_some_and(Cache::is_mine));
+            assert_eq!(found, [false; 2]);
+        };
+        let empty = || (OwnCaches::new(), AtomicPtr::default());
+        meet(empty, make, look, |(_, made), (), ()| {
+            // SAFETY: leaked above, and nobody looks any more.
+            drop(unsafe { Box::from_raw(made.load(Relaxed)) });
+        });
+    }
 }

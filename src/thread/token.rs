@@ -5,7 +5,7 @@
 //! again after a thread has ended, by when the thread has given its caches back.
 
 /// The calling thread's token: not 0, and no other running thread's. In a forked child it is that of the thread that forked.
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 #[inline(always)]
 pub(crate) fn token() -> u64 {
     let pointer: u64;
@@ -17,7 +17,7 @@ pub(crate) fn token() -> u64 {
 }
 
 /// As for x86-64.
-#[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(loom)))]
 #[inline(always)]
 pub(crate) fn token() -> u64 {
     let pointer: u64;
@@ -28,15 +28,36 @@ pub(crate) fn token() -> u64 {
     pointer
 }
 
+#[cfg(loom)]
+loom::thread_local! {
+    /// In a model all threads share one of the system's: they differ by this.
+    static POINTER: std::cell::Cell<u64> = std::cell::Cell::new(0);
+}
+
+/// In a model a thread is nobody, who owns nothing, until it [`become`](become_thread)s one of them.
+#[cfg(loom)]
+pub(crate) fn token() -> u64 {
+    POINTER.with(|pointer| match pointer.get() {
+        0 => u64::MAX,
+        pointer => pointer,
+    })
+}
+
+/// In a model: from now on the calling thread is the one with this number, not 0.
+#[cfg(all(test, loom))]
+pub(crate) fn become_thread(number: u64) {
+    POINTER.with(|pointer| pointer.set(number));
+}
+
 /// As for x86-64.
-#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
+#[cfg(not(any(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"), loom)))]
 #[inline(always)]
 pub(crate) fn token() -> u64 {
     thread_local!(static HERE: u16 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr() as u64)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from flagstone._core import BasePool
 
-__all__ = ["Event", "Frame", "History", "Kind", "record"]
+__all__ = ["AddressInfo", "Event", "Frame", "History", "Kind", "record"]
 
 Action: TypeAlias = Literal["alloc", "free", "free_waiting", "free_done", "use", "map", "unmap", "oom"]
 
@@ -71,6 +71,45 @@ class Frame(NamedTuple):
     filename: str
     line: int
     name: str
+
+
+class AddressInfo(NamedTuple):
+    """Whose an address is, or was: what `Pool.describe` returns. `str` of it is the report."""
+
+    address: int
+    """The block's first address."""
+    nbytes: int
+    """Rounded to the size class."""
+    requested: int
+    """As asked for."""
+    stream: int
+    """The handle of the stream whose memory it is."""
+    state: Literal["live", "waiting", "freed"]
+    """`waiting`: freed, and the device may not be done with it."""
+    offset: int
+    """From the block's first address to the one asked for: negative before it, `requested` or more behind it."""
+    alloc_stack: tuple[Frame, ...]
+    """Where it was allocated, innermost frame first; empty where no history with stacks was recorded then."""
+    free_stack: tuple[Frame, ...]
+    """Where it was freed."""
+
+    def __str__(self) -> str:
+        """Say where the address is and who had the block."""
+        if self.offset < 0:
+            place = f"{-self.offset} bytes before"
+        elif self.offset >= self.requested:
+            place = f"{self.offset - self.requested} bytes behind the end of"
+        else:
+            place = f"at byte {self.offset} of"
+        state = {"live": "live", "waiting": "freed (the device may still use it)", "freed": "freed"}[self.state]
+        lines = [
+            f"{self.address + self.offset:#x} is {place} a block of {self.requested} bytes at {self.address:#x}, "
+            f"stream {self.stream:#x}, {state}"
+        ]
+        for name, frames in (("allocated", self.alloc_stack), ("freed", self.free_stack)):
+            if frames:
+                lines += [f"{name} at"] + [f'  File "{file}", line {line}, in {code}' for file, line, code in frames]
+        return "\n".join(lines)
 
 
 _NOTHING = Event(0, "alloc", 0, 0, 0, 0, 0, 0, 0)

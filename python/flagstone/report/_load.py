@@ -30,6 +30,16 @@ _ACTIONS = {
 ALLOC, FREE, FREED, MAP, UNMAP, _OOM = range(len(KINDS))
 
 
+_FRAMES = 1000
+"""Frames of one stack that are shown."""
+
+_NAME = 1000
+"""Characters of a name that are shown."""
+
+_STACK_TEXT = 1 << 28
+"""Characters of all stacks together."""
+
+
 class Row(NamedTuple):
     """One event."""
 
@@ -111,12 +121,25 @@ def _from_snapshot(data: dict[str, Any]) -> Recording:
     device = max(range(len(traces)), key=lambda index: (len(traces[index]), -index))
     segments = [segment for segment in data["segments"] if segment.get("device", 0) == device]
     known: dict[str, int] = {}
+    # A pickle may name one list of frames, and one long name, as often as it likes: each is read once, and not whole.
+    seen: dict[int, int] = {}
+    left = _STACK_TEXT
 
     def place(frames: Sequence[dict[str, Any]]) -> int:
-        text = "\n".join(f"{frame['name']} ({frame['filename']}:{frame['line']})" for frame in frames)
-        return known.setdefault(text, len(known))
+        nonlocal left
+        if id(frames) not in seen:
+            lines = [
+                f"{frame['name'][:_NAME]} ({frame['filename'][:_NAME]}:{frame['line']})" for frame in frames[:_FRAMES]
+            ]
+            text = "\n".join(lines)
+            left -= len(text)
+            if left < 0:
+                raise ValueError(f"its stacks have more than {_STACK_TEXT} characters")
+            seen[id(frames)] = known.setdefault(text, len(known))
+        return seen[id(frames)]
 
-    place(())
+    nothing: tuple[dict[str, Any], ...] = ()
+    place(nothing)
     entries = [entry for entry in traces[device] if entry["action"] in _ACTIONS]
     memory = Runs((segment["address"], segment["total_size"]) for segment in segments)
     for entry in reversed(entries):
@@ -137,7 +160,7 @@ def _from_snapshot(data: dict[str, Any]) -> Recording:
                 entry.get("addr", 0),
                 entry["size"],
                 entry.get("stream", 0),
-                place(entry.get("frames", ())),
+                place(entry.get("frames", nothing)),
                 entry.get("time_us", len(rows)),
                 entry.get("reserved", held),
             )

@@ -74,6 +74,7 @@ table! {
         "cuMemGetInfo_v2" cuMemGetInfo(free: *mut usize, total: *mut usize);
         "cuMemAlloc_v2" cuMemAlloc(address: *mut CUdeviceptr, bytes: usize);
         "cuMemFree_v2" cuMemFree(address: CUdeviceptr);
+        "cuMemsetD8Async" cuMemsetD8Async(address: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
         "cuMemHostAlloc" cuMemHostAlloc(address: *mut *mut c_void, bytes: usize, flags: c_uint);
         "cuMemFreeHost" cuMemFreeHost(address: *mut c_void);
         "cuStreamCreate" cuStreamCreate(stream: *mut CUstream, flags: c_uint);

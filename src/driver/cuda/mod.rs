@@ -245,6 +245,15 @@ impl Driver for Cuda {
         }
     }
 
+    fn fill(&self, addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> DriverResult<()> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller passes a live stream, and memory that it holds.
+        unsafe {
+            self.api()
+                .cuMemsetD8Async(addr, value, bytes as usize, stream.0 as CUstream)
+        }
+    }
+
     fn event_create(&self) -> DriverResult<Event> {
         let _entered = self.context.enter_relaxed()?;
         let mut event: CUevent = core::ptr::null_mut();

@@ -35,6 +35,7 @@ calls! {
     MemSetAccess = "cuMemSetAccess",
     MemUnmap = "cuMemUnmap",
     MemGetAddressRange = "cuMemGetAddressRange",
+    MemsetD8Async = "cuMemsetD8Async",
     MemHostAlloc = "cuMemHostAlloc",
     MemFreeHost = "cuMemFreeHost",
     MemPoolCreate = "cuMemPoolCreate",

@@ -44,6 +44,7 @@ codes! {
     NOT_READY = 600: "The work is not done yet.",
     ILLEGAL_ADDRESS = 700: "Work touched memory that is not mapped. Every later call fails too.",
     LAUNCH_TIMEOUT = 702: "Work took too long. Every later call fails too.",
+    CONTEXT_IS_DESTROYED = 709: "The device was reset. Every later call fails too.",
     LAUNCH_FAILED = 719: "Work failed. Every later call fails too.",
     NOT_PERMITTED = 800: "The call is not permitted.",
     NOT_SUPPORTED = 801: "The device does not support the call.",

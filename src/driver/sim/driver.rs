@@ -180,6 +180,10 @@ impl Driver for Sim {
         named(Call::StreamWaitEvent, self.0.stream_wait_event(stream, event))
     }
 
+    fn fill(&self, addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> DriverResult<()> {
+        named(Call::MemsetD8Async, self.0.memset_d8_async(addr, value, bytes, stream))
+    }
+
     fn event_create(&self) -> DriverResult<Event> {
         named(Call::EventCreate, self.0.event_create(false))
     }

@@ -129,7 +129,7 @@ const fn published(call: Call) -> Price {
         Call::EventCreate | Call::EventDestroy | Call::EventQuery | Call::StreamWaitEvent => each(1_000),
         Call::EventSynchronize | Call::StreamSynchronize | Call::CtxSynchronize => each(5_000),
         Call::StreamCreate | Call::StreamDestroy => each(20_000),
-        Call::LaunchKernel | Call::GraphLaunch => each(5_000),
+        Call::LaunchKernel | Call::GraphLaunch | Call::MemsetD8Async => each(5_000),
         Call::StreamBeginCapture | Call::StreamEndCapture => each(5_000),
         Call::StreamQuery | Call::EventElapsedTime => each(1_000),
         // Estimates: look-ups in the driver's own tables.

@@ -136,7 +136,22 @@ impl Device {
     /// work that changes bytes where memory is not backed; capture errors. Memory that the work cannot access when
     /// its stream reaches it breaks the context (`ILLEGAL_ADDRESS`).
     pub fn launch(&self, stream: Stream, work: Work) -> CuResult {
-        let call = Call::LaunchKernel;
+        self.give_work(Call::LaunchKernel, stream, work)
+    }
+
+    /// Fills memory when the stream has done what it was given before. Memory without bytes is touched.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub fn memset_d8_async(&self, addr: DevicePtr, value: u8, bytes: u64, stream: Stream) -> CuResult {
+        let work = match self.options().backed {
+            true => Work::new().fills(addr, bytes, value),
+            false => Work::new().writes(addr, bytes),
+        };
+        self.give_work(Call::MemsetD8Async, stream, work)
+    }
+
+    fn give_work(&self, call: Call, stream: Stream, work: Work) -> CuResult {
         self.call(call, 0, |state| {
             let id = state.stream(call, stream)?;
             if work.needs_backing() && !state.physical.backed() {

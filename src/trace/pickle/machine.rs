@@ -252,6 +252,10 @@ impl<'a> Machine<'a> {
 
     fn store(&mut self, index: u32) -> Step {
         self.charge(1)?;
+        // Here a place costs nothing, but other readers keep a table up to it.
+        if index as usize >= limits::PICKLE_VALUES {
+            return Err(PickleDamage::Memo(index));
+        }
         let value = self.top()?;
         self.memo.insert(index, value);
         Ok(())
@@ -316,6 +320,13 @@ mod tests {
         // 2^63 does not fit, and is no error as long as nobody needs it.
         let input = b"\x80\x04\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00.";
         assert_eq!(Pickle::load(input).unwrap().root(), Value::Other);
+    }
+
+    #[test]
+    fn a_memo_has_no_more_places_than_values_are_allowed() {
+        let place = (limits::PICKLE_VALUES as u32).to_le_bytes();
+        let input = [b"\x80\x04Nr".as_slice(), &place, b"."].concat();
+        assert_eq!(damage(&input), (3, PickleDamage::Memo(limits::PICKLE_VALUES as u32)));
     }
 
     #[test]

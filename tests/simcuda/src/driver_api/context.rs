@@ -108,6 +108,12 @@ export! {
         machine()?.device(ordinal).map(drop)
     }
 
+    /// Everything of the context is gone, and every call of the device says so from now on.
+    fn cuDevicePrimaryCtxReset_v2(ordinal: c_int) {
+        machine()?.device(ordinal)?.break_with(Code::CONTEXT_IS_DESTROYED);
+        Ok(())
+    }
+
     fn cuDevicePrimaryCtxGetState(ordinal: c_int, flags: *mut c_uint, active: *mut c_int) {
         machine()?.device(ordinal)?;
         // Relaxed: as in `activate`.

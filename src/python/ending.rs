@@ -1,0 +1,64 @@
+//! Calls of Python code by threads that the ending interpreter may stop.
+//!
+//! CPython before 3.14 ends a daemon thread with `pthread_exit` where it wants the interpreter after that has ended. That unwinds
+//! the stack, and frames that nothing may unwind through, or that stop what does, abort the process. PyO3 lets the thread sleep for
+//! ever instead where the crate takes the interpreter, but Python code lets it go and takes it by itself. So the crate calls Python
+//! code by these functions alone.
+
+use std::ffi::CStr;
+use std::time::Duration;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyModule, PyTuple};
+
+unsafe extern "C-unwind" {
+    fn PyObject_Call(
+        callable: *mut ffi::PyObject,
+        args: *mut ffi::PyObject,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+    fn PyImport_ImportModule(name: *const std::ffi::c_char) -> *mut ffi::PyObject;
+}
+
+/// Dropped where the stack is unwound: the thread sleeps for as long as the process lives.
+struct Stay;
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        }
+    }
+}
+
+/// Runs a function of C that runs Python code. It does not panic.
+fn outlast<T>(body: impl FnOnce() -> T) -> T {
+    let stay = Stay;
+    let result = body();
+    std::mem::forget(stay);
+    result
+}
+
+/// `callable(*args, **keywords)`.
+pub fn call<'py>(
+    callable: &Bound<'py, PyAny>,
+    args: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (function, args) = (callable.as_ptr(), args.as_ptr());
+    let keywords = keywords.map_or(std::ptr::null_mut(), Bound::as_ptr);
+    // SAFETY: the thread has the interpreter, and the objects live as long as the call.
+    let result = outlast(|| unsafe { PyObject_Call(function, args, keywords) });
+    // SAFETY: a new reference, or null where an exception is set.
+    unsafe { Bound::from_owned_ptr_or_err(callable.py(), result) }
+}
+
+/// `importlib.import_module(name)`.
+pub fn import<'py>(py: Python<'py>, name: &CStr) -> PyResult<Bound<'py, PyModule>> {
+    // SAFETY: the thread has the interpreter.
+    let module = outlast(|| unsafe { PyImport_ImportModule(name.as_ptr()) });
+    // SAFETY: a new reference, or null where an exception is set.
+    let module = unsafe { Bound::from_owned_ptr_or_err(py, module) }?;
+    Ok(module.cast_into()?)
+}
