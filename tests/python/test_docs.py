@@ -11,7 +11,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.parametrize("page", ["history.md", "statistics.md"])
+@pytest.mark.parametrize("page", ["debugging.md", "history.md", "statistics.md"])
 def test_examples(page, tmp_path):
     fences = re.findall(r"^```(\w+)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     code = "".join(code for language, code in fences if language == "python")
