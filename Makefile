@@ -82,8 +82,8 @@ loom:  ## The lock-free lists under every interleaving of their threads
 	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
 		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
 
-SECONDS := 120
 .PHONY: soak
+soak: SECONDS := 120
 soak: $(VENV)/.build  ## Everything at once under the checker, for SECONDS=120, and BENCHMARKS.md says what came of it
 	@.ci/need.sh cargo
 	@mkdir -p dist
