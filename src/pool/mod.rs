@@ -96,6 +96,9 @@ pub struct Pool<D: Driver> {
     /// How many blocks wait, so that a miss need not take the lock to see that none do.
     waiting: AtomicUsize,
     routes: Mutex<Routes>,
+    /// Held by whoever waits for the context, beside others, and by whoever announces a capture, alone: no capture begins under a wait
+    /// that would end it.
+    announcing: RwLock<()>,
     /// Held by whoever is pressed, alone, and by whoever grows, beside others: what one sets free no other takes away.
     pressed: RwLock<()>,
     /// Streams whose handles stay good: their identities, by handle.
@@ -157,6 +160,7 @@ impl<D: Driver> Pool<D> {
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),
             routes: Mutex::default(),
+            announcing: RwLock::default(),
             pressed: RwLock::default(),
             kept: Mutex::default(),
             callbacks: Mutex::default(),

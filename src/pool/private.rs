@@ -9,6 +9,7 @@ use crate::arena::{Arena, ArenaKey, Owner, StreamKey};
 use crate::driver::{Driver, Stream};
 use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A private pool's name, as PyTorch's `MempoolId_t`.
@@ -45,8 +46,9 @@ impl Routes {
 impl<D: Driver> Pool<D> {
     /// From now to [`Self::end_private`] requests for which `filter` holds come from the private pool `id`; it has one
     /// holder more. The filter is called in the allocating thread, never after `end_private` has returned, and must not
-    /// call the pool.
+    /// call the pool. Where another thread waits for the device, which would end a capture, that wait comes first.
     pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
+        let _nobody_waits = self.announcing.write().unwrap_or_else(PoisonError::into_inner);
         let mut routes = lock(&self.routes);
         routes.open.push(Open {
             id,
