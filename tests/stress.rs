@@ -79,7 +79,7 @@ fn blocks_of_random_sizes_in_a_shared_table_are_all_accounted_for() {
             let mut random = thread as u64 + 1;
             for _ in 0..20_000 {
                 let mut blocks = table.lock().expect("no panic");
-                if next(&mut random) % 2 == 0 && blocks.len() < 40 {
+                if next(&mut random).is_multiple_of(2) && blocks.len() < 40 {
                     drop(blocks);
                     let bytes = (100 + next(&mut random) % most) as u64;
                     let block = pool.alloc(bytes, Stream::LEGACY).expect("there is room");

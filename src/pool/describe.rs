@@ -5,7 +5,6 @@ use crate::driver::{DevicePtr, Driver};
 use crate::history::{Action, Event, History};
 use crate::metadata::{Block, State};
 use crate::stats::{AddressInfo, AddressState, BlockInfo, BlockState};
-use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
     /// The block that an address is in or, where blocks are [guarded](crate::Config::guard), nearest to. Of freed blocks those are

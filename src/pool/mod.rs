@@ -55,7 +55,6 @@ use crate::error::{ConfigError, Error, Result};
 use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
