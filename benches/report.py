@@ -18,6 +18,19 @@ from typing import Any
 
 Row = dict[str, Any]
 
+SOAK_HEADING = "## Soak"
+
+SOAK_TEXT = (
+    SOAK_HEADING
+    + """
+
+Threads that come and go, streams, frees by other threads, shortage, failing driver calls and captures, all at once on a
+simulated device under its checker (`make soak`, `benches/soak.rs`). Operations are allocations and frees.
+
+{soak}
+"""
+)
+
 TORCH = Path(".venv-torch")
 """The virtual environment of `make simcuda`."""
 
@@ -161,6 +174,30 @@ def fragmentation() -> dict[str, str]:
     }
 
 
+SOAK = (Path("dist/soak.json"), Path("dist/soak-checked.json"))
+"""What `make soak` found: with stamps at the ends of blocks, and with whole blocks compared."""
+
+
+def soak() -> str:
+    """Return what `make soak` found, as a table."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in SOAK if path.exists()]
+    if not found:
+        return "Not measured: `make soak` was not run."
+    kinds = [{True: "whole blocks", False: "ends of blocks"}[one.pop("checked")] for one in found]
+    lines = [f"| | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
+    lines += [f"| {name.replace('_', ' ')} | {' | '.join(f'{one[name]:,}' for one in found)} |" for name in found[0]]
+    return "\n".join(lines)
+
+
+def write_soak(page: Path) -> None:
+    """Put what `make soak` found in the place of what was there before."""
+    text = page.read_text(encoding="utf-8")
+    before, heading, after = text.partition(SOAK_HEADING)
+    rest = after.partition("\n## ")
+    section = SOAK_TEXT.format(soak=soak())
+    page.write_text((before if heading else text.rstrip() + "\n\n") + section + "".join(rest[1:]), encoding="utf-8")
+
+
 def losses(rival: str, lost: list[str]) -> str:
     """Say where flagstone is behind."""
     return f"Behind {rival}: {'; '.join(lost) if lost else 'nowhere'}."
@@ -210,7 +247,10 @@ def median(values: list[float]) -> float:
 
 
 def main() -> int:
-    """Measure, and write the page that the command line names."""
+    """Measure, and write the page that the command line names; with `--soak` only what `make soak` found."""
+    if sys.argv[1] == "--soak":
+        write_soak(Path(sys.argv[2]))
+        return 0
     latency, holes, random = (flagstone("bench", name) for name in ("latency", "holes", "rmm-random"))
     demo = flagstone("demo")["rows"]
     one, two = ([row for row in latency["rows"] if row["threads"] == threads] for threads in (1, 2))
@@ -255,6 +295,7 @@ def main() -> int:
         ),
     )
     Path(sys.argv[1]).write_text(page, encoding="utf-8")
+    write_soak(Path(sys.argv[1]))
     return 0
 
 

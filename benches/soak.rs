@@ -35,7 +35,7 @@ const SETTINGS: [&str; 8] = [
     "source:driver_pool,release_threshold:32MiB",
     "dependencies:off,limit:64MiB,wait:0.000001",
     "source:slabs,limit:96MiB,headroom:16MiB",
-    "guard:256MiB,poison:165",
+    "guard:256MiB",
 ];
 
 /// What was done, over all rounds.
@@ -413,7 +413,6 @@ impl Round<'_> {
                 }
             }
         }
-        self.pool.end_private(id);
         if begun {
             // A failure that was injected leaves it open: once more.
             let mut ended = self.sim.stream_end_capture(stream);
@@ -426,6 +425,7 @@ impl Round<'_> {
             }
             self.totals.captures.fetch_add(1, Relaxed);
         }
+        self.pool.end_private(id);
         self.pool.release_private(id);
         while self.sim.stream_destroy(stream).is_err() {}
         operations

@@ -4,6 +4,8 @@ use flagstone::config::Config;
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{CaptureMode, Options, Sim, StreamKind};
 use flagstone::{Error, Pool};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MIB: u64 = 1 << 20;
 
@@ -211,5 +213,42 @@ fn private_pools_may_end_in_any_order_and_too_often() {
     }
     pool.trim(0).expect("no capture");
     assert_eq!(pool.stats().reserved_bytes, 0);
+    assert_eq!(pool.check(), Ok(()));
+}
+
+#[test]
+fn no_wait_for_the_device_meets_a_capture_that_begins_beside_it() {
+    // Each capture has pages of its own, and none can be had from the others while it goes on.
+    let sim = Sim::new(Options {
+        capacity: 8192 * MIB,
+        backed: false,
+        ..Options::default()
+    });
+    let pool = Pool::new(sim.clone(), Config::default()).expect("a pool takes nothing from the driver");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // With an end, whatever fails beside it.
+            for _ in (0..1_000_000).take_while(|_| !stop.load(Relaxed)) {
+                drop((pool.synchronize(), pool.trim(0)));
+            }
+        });
+        for number in 1..=1000 {
+            let captured = stream(&sim, StreamKind::NonBlocking);
+            pool.begin_private((number, 0), move |stream| stream == captured);
+            begin(&sim, captured);
+            let block = pool.alloc(MIB, captured).expect("there is room");
+            pool.free(block).expect("live");
+            let ended = sim.stream_end_capture(captured);
+            pool.end_private((number, 0));
+            pool.release_private((number, 0));
+            if ended.is_err() {
+                stop.store(true, Relaxed);
+            }
+            assert!(ended.is_ok(), "capture {number} was ended by another thread");
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(sim.violations(), []);
     assert_eq!(pool.check(), Ok(()));
 }

@@ -40,7 +40,11 @@ impl Place {
 
 /// All guarded blocks of a pool.
 #[derive(Default)]
-pub(super) struct Guards(Mutex<Places>);
+pub(super) struct Guards {
+    places: Mutex<Places>,
+    /// Held by whoever takes memory or addresses of freed blocks away, over calls of the driver.
+    taking: Mutex<()>,
+}
 
 /// What the lock guards.
 #[derive(Default)]
@@ -69,7 +73,7 @@ impl<D: Driver> Pool<D> {
 
     /// The guarded blocks that have memory, and how many bytes each.
     pub(super) fn guarded_blocks(&self) -> Vec<(&Block, u64)> {
-        let places = lock(&self.guards.0);
+        let places = lock(&self.guards.places);
         let with_memory = places.all.values().filter(|place| !place.mappings.is_empty());
         with_memory
             .map(|place| (self.core.metadata.blocks.get(place.block), place.held()))
@@ -78,7 +82,7 @@ impl<D: Driver> Pool<D> {
 
     /// The block around whose addresses, the guard included, `addr` is.
     pub(super) fn guarded_at(&self, addr: DevicePtr) -> Option<&Block> {
-        let places = lock(&self.guards.0);
+        let places = lock(&self.guards.places);
         let base = places.base(addr)?;
         places
             .all
@@ -120,11 +124,14 @@ impl<D: Driver> Pool<D> {
             block: index,
             mappings,
         };
-        lock(&self.guards.0).all.insert(base, place);
+        lock(&self.guards.places).all.insert(base, place);
         if let Some(refusal) = refusal {
             block.set_state(State::Unmapped);
-            lock(&self.guards.0).freed.push_front(base);
-            lock(&self.guards.0).freed_bytes += bytes;
+            {
+                let mut places = lock(&self.guards.places);
+                places.freed.push_front(base);
+                places.freed_bytes += bytes;
+            }
             self.give_oldest();
             return Err(refusal);
         }
@@ -151,24 +158,25 @@ impl<D: Driver> Pool<D> {
     /// The device is done with a block that was freed: its memory goes, and its addresses stay for a while.
     pub(super) fn retire(&self, arena: &Arena, block: &Block) {
         block.set_state(State::Unmapped);
-        let base = {
-            let mut places = lock(&self.guards.0);
-            let Some(base) = places.base(block.addr()) else {
-                return;
-            };
-            places.freed.push_back(base);
-            places.freed_bytes += places.all.get(&base).map_or(0, |place| place.bytes);
-            base
+        let taking = lock(&self.guards.taking);
+        let Some(base) = lock(&self.guards.places).base(block.addr()) else {
+            return;
         };
         let before = self.unmap_guarded(base);
         self.note_memory(Action::Unmap, arena, base, before);
+        {
+            let mut places = lock(&self.guards.places);
+            places.freed.push_back(base);
+            places.freed_bytes += places.all.get(&base).map_or(0, |place| place.bytes);
+        }
+        drop(taking);
         arena.end_visit();
         self.give_guarded(self.config.guard.unwrap_or(0));
     }
 
     /// Unmaps the memory of a freed block; how much there was. What the driver does not unmap stays for the next time.
     fn unmap_guarded(&self, base: DevicePtr) -> u64 {
-        let mappings = match lock(&self.guards.0).all.get_mut(&base) {
+        let mappings = match lock(&self.guards.places).all.get_mut(&base) {
             Some(place) => std::mem::take(&mut place.mappings),
             None => return 0,
         };
@@ -176,7 +184,7 @@ impl<D: Driver> Pool<D> {
         for mapping in mappings {
             if self.pages.unmap(&self.driver, &mapping).is_err() {
                 count(&self.core.events.driver_errors);
-                if let Some(place) = lock(&self.guards.0).all.get_mut(&base) {
+                if let Some(place) = lock(&self.guards.places).all.get_mut(&base) {
                     place.mappings.push(mapping);
                 }
             }
@@ -186,8 +194,9 @@ impl<D: Driver> Pool<D> {
 
     /// Once more for memory of freed blocks that the driver did not unmap.
     pub(super) fn unmap_leftovers(&self) {
+        let _taking = lock(&self.guards.taking);
         let bases: Vec<DevicePtr> = {
-            let places = lock(&self.guards.0);
+            let places = lock(&self.guards.places);
             let freed = places.freed.iter().copied();
             freed
                 .filter(|base| places.all.get(base).is_some_and(|place| !place.mappings.is_empty()))
@@ -200,7 +209,7 @@ impl<D: Driver> Pool<D> {
 
     /// Gives up the addresses of blocks that were freed first, until those of at most `keep` bytes are left.
     pub(super) fn give_guarded(&self, keep: u64) {
-        while lock(&self.guards.0).freed_bytes > keep {
+        while lock(&self.guards.places).freed_bytes > keep {
             if !self.give_oldest() {
                 return;
             }
@@ -210,12 +219,13 @@ impl<D: Driver> Pool<D> {
     /// Gives up the addresses of the block that was freed first. `false` where the driver does not have them back.
     fn give_oldest(&self) -> bool {
         let metadata = &self.core.metadata;
-        let Some(base) = lock(&self.guards.0).freed.pop_front() else {
+        let _taking = lock(&self.guards.taking);
+        let Some(base) = lock(&self.guards.places).freed.pop_front() else {
             return false;
         };
         self.unmap_guarded(base);
         let gone = {
-            let mut places = lock(&self.guards.0);
+            let mut places = lock(&self.guards.places);
             match places.all.get(&base) {
                 Some(place) if place.mappings.is_empty() => {
                     places.freed_bytes -= place.bytes;

@@ -9,6 +9,7 @@ use crate::arena::{Arena, ArenaKey, Owner, StreamKey};
 use crate::driver::{Driver, Stream};
 use crate::sync::lock;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A private pool's name, as PyTorch's `MempoolId_t`.
@@ -45,8 +46,9 @@ impl Routes {
 impl<D: Driver> Pool<D> {
     /// From now to [`Self::end_private`] requests for which `filter` holds come from the private pool `id`; it has one
     /// holder more. The filter is called in the allocating thread, never after `end_private` has returned, and must not
-    /// call the pool.
+    /// call the pool. Where another thread waits for the device, which would end a capture, that wait comes first.
     pub fn begin_private(&self, id: PrivateId, filter: impl Fn(Stream) -> bool + Send + 'static) {
+        let _nobody_waits = self.announcing.write().unwrap_or_else(PoisonError::into_inner);
         let mut routes = lock(&self.routes);
         routes.open.push(Open {
             id,
@@ -55,8 +57,7 @@ impl<D: Driver> Pool<D> {
         });
         *routes.holders.entry(id).or_default() += 1;
         self.set_holders(&routes, id);
-        // Relaxed: the caller orders its requests after this call by itself.
-        self.core.watched.fetch_add(1, Relaxed);
+        self.core.watch();
     }
 
     /// Ends what the last [`Self::begin_private`] with this id began. Unknown ids are ignored.
@@ -64,7 +65,7 @@ impl<D: Driver> Pool<D> {
         let mut routes = lock(&self.routes);
         if let Some(place) = routes.open.iter().rposition(|open| open.id == id) {
             drop(routes.open.remove(place));
-            self.core.watched.fetch_sub(1, Relaxed);
+            self.core.unwatch();
         }
     }
 
@@ -124,7 +125,7 @@ impl<D: Driver> Pool<D> {
     /// The private pool that a request goes to, if any; its arena is made here so that it has its holders from the start.
     pub(super) fn route(&self, known: &Known, stream: Stream) -> Result<Option<PrivateId>> {
         let key = known.key;
-        let announced = if self.core.watched.load(Relaxed) == 0 {
+        let announced = if !self.core.is_watched() {
             None
         } else {
             let mut routes = lock(&self.routes);

@@ -10,6 +10,7 @@ use crate::driver::{Driver, DriverError, DriverResult};
 use crate::error::Error;
 use crate::size_class;
 use crate::sync::lock;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -71,6 +72,7 @@ impl<D: Driver> Pool<D> {
     /// Waits for the whole context, unless that would end a capture, also one of another thread.
     pub(super) fn synchronize_context(&self) -> DriverResult<()> {
         let call = "cuCtxSynchronize";
+        let _nobody_announces = self.announcing.read().unwrap_or_else(PoisonError::into_inner);
         if self.may_capture() {
             // A device that has failed does not tell of captures either.
             if let Some(error) = self.broken() {

@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use flagstone::driver::cuda::Cuda;
 use flagstone::driver::{Driver, DriverError, DriverResult, Event, PoolOptions, Stream};
 use flagstone::error::{Error, Unavailable};
+use flagstone::{Config, Pool};
 
 use crate::libcuda::Library::{Broken, Simulated, Without};
 use crate::libcuda::with_driver;
@@ -616,5 +617,47 @@ fn threads_share_a_device() {
             }
         });
         assert_eq!(things.cuda.memory_info(), before);
+    });
+}
+
+#[test]
+fn memory_is_filled_in_the_order_of_a_stream() {
+    with_driver(&Simulated, &[], || {
+        let cuda = cuda();
+        let addr = cuda.alloc(MIB).expect("memory");
+        let own = cuda.new_stream().expect("a stream");
+        for (value, stream) in [(0x5a, Stream::LEGACY), (0xa5, own)] {
+            cuda.fill(addr, MIB, value, stream).expect("live");
+            assert_eq!(cuda.synchronize(Duration::MAX), Ok(true));
+            let mut data = vec![0_u8; MIB as usize];
+            // SAFETY: the buffer is as long as the copy.
+            let copied = unsafe { sys::cuMemcpyDtoH_v2(data.as_mut_ptr().cast(), addr, data.len()) };
+            assert_eq!(copied, SUCCESS);
+            assert!(data.iter().all(|&byte| byte == value));
+        }
+        cuda.drop_stream(own).expect("live");
+        cuda.free(addr).expect("memory");
+    });
+}
+
+#[test]
+fn a_device_that_was_reset_says_so_and_nothing_hangs() {
+    with_driver(&Simulated, &[], || {
+        let pool = Pool::new(cuda(), Config::default()).expect("a pool");
+        let stream = pool.driver().new_stream().expect("a stream");
+        let block = pool.alloc(MIB, Stream::LEGACY).expect("memory");
+        // SAFETY: nothing of the device is used but by what is tested.
+        assert_eq!(unsafe { sys::cuDevicePrimaryCtxReset_v2(0) }, SUCCESS);
+        let named = |result: Result<(), Error>| {
+            let error = result.expect_err("the device was reset").to_string();
+            assert!(error.contains("CUDA_ERROR_CONTEXT_IS_DESTROYED"), "{error}");
+            assert!(error.contains("the device was reset"), "{error}");
+        };
+        named(pool.alloc(90 * MIB, Stream::LEGACY).map(drop));
+        named(pool.alloc(MIB, stream).map(drop));
+        named(pool.record_stream(block, stream));
+        named(pool.trim(0).map(drop));
+        named(pool.synchronize());
+        pool.free(block).expect("a free never fails");
     });
 }
