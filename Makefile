@@ -41,7 +41,7 @@ test-rust:  ## The tests of the crate and of the crates beside it
 	cargo run --locked --quiet --package embed
 
 .PHONY: test-python
-test-python: build $(VENV)/.dev  ## The tests of the Python package and of the README
+test-python: build $(VENV)/.dev  ## The tests of the Python package, of the README and of the pages in docs
 	$(BIN)/pytest
 
 .PHONY: test-torch
@@ -77,10 +77,15 @@ gpu-rehearsal: gpu-kit  ## tests/gpu/check.sh under the simulated CUDA (a downlo
 	.ci/gpu.sh .venv-gpu dist/gpu
 
 .PHONY: loom
-loom:  ## The lock-free lists under every interleaving of their threads
+loom:  ## Models of the lock-free parts: every order of their threads' steps
 	@.ci/need.sh cargo
-	RUSTFLAGS='--cfg loom -A dead_code -A unused_imports' cargo test --locked --lib \
-		--target-dir $${CARGO_TARGET_DIR:-target}/loom freelist
+	RUSTFLAGS='--cfg loom -A warnings' CARGO_PROFILE_DEV_DEBUG=0 cargo test --locked --lib \
+		--target-dir $${CARGO_TARGET_DIR:-target}/loom models::
+
+.PHONY: mutants
+mutants: | $(BIN)/python  ## The models again, each with a fault in the code that it must notice
+	@.ci/need.sh cargo
+	$(BIN)/python tests/mutants/run.py
 
 .PHONY: soak
 soak: SECONDS := 120
@@ -145,6 +150,10 @@ bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
 	cargo bench --locked --bench instructions --bench pool
 	$(BIN)/python benches/report.py BENCHMARKS.md
 
+.PHONY: docs
+docs: build .venv-docs/.docs  ## The documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=python .venv-docs/bin/mkdocs build --strict
+
 .PHONY: wheel
 wheel: $(VENV)/.release  ## The wheel for Linux with glibc 2.28 or newer, checked, in dist/ (a download of 0.1 GB into .venv)
 	@.ci/need.sh cargo
@@ -160,7 +169,7 @@ package: $(VENV)/.build  ## The crate, packed and built from its pack, and the s
 
 .PHONY: lock
 lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
-	@for name in audit build dev release publish; do \
+	@for name in audit build dev docs release publish; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
 	done
@@ -174,7 +183,7 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 
 .PHONY: clean
 clean:  ## Remove everything that was built
-	rm -rf $(VENV) .venv-audit .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
+	rm -rf $(VENV) site .venv-audit .venv-docs .venv-gpu .venv-libraries .venv-torch .venv-torch-oldest dist .pytest_cache .mypy_cache .ruff_cache python/flagstone/_core*.so
 	cargo clean
 
 $(BIN)/python:
@@ -190,6 +199,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.build
 
 $(VENV)/.release: requirements/release.txt $(VENV)/.build
 	$(PIP) install --require-hashes -r $<
+	@touch $@
+
+.venv-docs/.docs: requirements/docs.txt
+	@python=$$(.ci/need.sh python) && "$$python" -m venv .venv-docs
+	.venv-docs/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r $<
 	@touch $@
 
 $(VENV)/.uv: | $(BIN)/python

@@ -18,4 +18,4 @@ reason=$(.ci/simcuda.sh "$venv" requirements/torch-gpu.txt) || {
 folder=$(realpath "$venv")/simcuda
 rm -rf "$venv/results"
 set -- tests/gpu/check.sh "$kit"/*.whl "$venv/results" --rehearsal
-PYTHON=$venv/bin/python LD_LIBRARY_PATH=$folder LD_PRELOAD=$folder/libcuda.so.1 exec "$@"
+PYTHON=$venv/bin/python LD_LIBRARY_PATH=$folder LD_PRELOAD=$folder/libcudart.so exec "$@"

@@ -27,6 +27,5 @@ for name in libcuda.so.1 libnvidia-ml.so.1; do ln -sf "$library" "$folder/$name"
 if grep -q '^torch==' "$lock"; then
     "$venv/bin/python" tests/torch/standins.py "$folder"
 else
-    # torch brings the real one, which is compared with the simulated one.
-    ln -sf "$library" "$folder/libcudart.so.13"
+    for name in libcudart.so.13 libcudart.so; do ln -sf "$library" "$folder/$name"; done
 fi

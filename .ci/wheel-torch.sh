@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: with
-# `flagstone run`, and without it. Both must print the same, and each must take all of its memory where it says. Then memory runs short:
-# the error must come through torch's frames and the wheel's.
+# Installs the wheel and torch into an empty environment outside the checkout, and trains there on the simulated CUDA: as it is, with
+# `flagstone run`, and with FLAGSTONE_TORCH=1. All must print the same, and each must take all of its memory where it says. Then memory
+# runs short: the error must come through torch's frames and the wheel's.
 #
 #   wheel-torch.sh
 set -eu
@@ -27,7 +27,7 @@ cd "$work"
 train() {
     name=$1
     shift
-    SIMCUDA_COUNTS=$work/$name.counts LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 \
+    SIMCUDA_COUNTS=$work/$name.counts LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcudart.so \
         PYTHONPATH=$work/kernels OMP_NUM_THREADS=1 "$@" train.py --steps 8 >"$name.losses"
 }
 # Checks which functions took memory, and which libraries called them.
@@ -37,10 +37,11 @@ takers() {
 }
 
 train native venv/bin/python
-train flagstone venv/bin/flagstone run
-cmp native.losses flagstone.losses || fail "the losses differ"
+train run venv/bin/flagstone run
+train variable env FLAGSTONE_TORCH=1 venv/bin/python
+for way in run variable; do cmp native.losses $way.losses || fail "$way: the losses differ"; done
 takers native "cudaHostAlloc:libtorch_cuda.so cudaMalloc:libc10_cuda.so"
-takers flagstone "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"
+for way in run variable; do takers $way "cuMemCreate:_core.abi3.so cudaHostAlloc:libtorch_cuda.so"; done
 cat >short.py <<'PYTHON'
 import torch
 
@@ -51,6 +52,6 @@ for _ in range(2):
     except torch.OutOfMemoryError as error:
         assert "asked for" in str(error), error
 PYTHON
-LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcuda.so.1 venv/bin/flagstone run short.py ||
+LD_LIBRARY_PATH=$work/venv/simcuda LD_PRELOAD=$work/venv/simcuda/libcudart.so venv/bin/flagstone run short.py ||
     fail "torch.OutOfMemoryError did not come through"
-echo "wheel with torch: $(wc -l <flagstone.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"
+echo "wheel with torch: $(wc -l <run.losses) lines of losses as with torch's own allocator, and all device memory by flagstone"

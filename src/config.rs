@@ -189,7 +189,7 @@ impl Config {
     }
 
     /// The value of a key, as [`Self::set`] takes it; empty for a key that there is not.
-    fn value(&self, key: &str) -> String {
+    pub(crate) fn value(&self, key: &str) -> String {
         let limit = |limit: Option<Limit>| match limit {
             None => "none".to_owned(),
             Some(Limit::Bytes(bytes)) => bytes.to_string(),

@@ -11,8 +11,8 @@
 
 /// The unit of every size and address, in bytes. What CUDA libraries may assume of an allocation's alignment is 256.
 pub const UNIT: u64 = 512;
-/// The largest size with a class, in units (1 MiB).
-pub const CLASS_MAX: u32 = 2048;
+/// The largest size with a class, in units (1 MiB). In a model each class costs time: there it is the largest slot.
+pub const CLASS_MAX: u32 = if cfg!(loom) { SLOT_MAX } else { 2048 };
 /// The largest size that is cut from slabs, in units (16 KiB).
 pub const SLOT_MAX: u32 = 32;
 /// What slabs are multiples of and aligned to, and what the address table is indexed by, in units (16 KiB).

@@ -26,7 +26,7 @@ pub struct Stats {
     pub magazine_bytes: u64,
     /// `requested_bytes` when `allocated_bytes` was highest.
     pub peak_requested_bytes: u64,
-    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread above the true one.
+    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread from the true one.
     pub peak_allocated_bytes: u64,
     /// Highest `active_bytes`, as exact.
     pub peak_active_bytes: u64,

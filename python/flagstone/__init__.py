@@ -11,6 +11,7 @@ Importing this package loads no driver and touches no device; the first pool doe
 """
 
 import importlib
+import os
 
 from flagstone._core import Buffer, PinnedBuffer, PinnedPool, Pool, __version__
 from flagstone.errors import (
@@ -35,10 +36,12 @@ if TYPE_CHECKING:
     from flagstone import cuda_core as cuda_core
     from flagstone import cupy as cupy
     from flagstone import history as history
+    from flagstone import metrics as metrics
     from flagstone import numba as numba
     from flagstone import stats as stats
     from flagstone import testing as testing
     from flagstone import torch as torch
+    from flagstone._serve import serve_stats as serve_stats
     from flagstone._usage import statistics as statistics
 
 __all__ = [
@@ -61,20 +64,28 @@ __all__ = [
     "TooManyError",
     "TraceError",
     "__version__",
+    "serve_stats",
     "statistics",
 ]
 
-_SUBMODULES = frozenset({"cuda_core", "cupy", "history", "numba", "stats", "testing", "torch"})
+_FUNCTIONS = {"serve_stats": "flagstone._serve", "statistics": "flagstone._usage"}
+_SUBMODULES = frozenset({"cuda_core", "cupy", "history", "metrics", "numba", "stats", "testing", "torch"})
 
 
 def __getattr__(name: str) -> object:
     """Import a submodule, or what is in one, when it is first asked for."""
-    if name == "statistics":
-        return importlib.import_module("flagstone._usage").statistics
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_SUBMODULES, "statistics"})
+    return sorted({*globals(), *_SUBMODULES, *_FUNCTIONS})
+
+
+if "FLAGSTONE_SERVE_STATS" in os.environ:
+    from flagstone._serve import serve_if_asked
+
+    serve_if_asked()

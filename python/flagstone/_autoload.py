@@ -4,21 +4,14 @@ With `FLAGSTONE_TORCH=1` in the environment flagstone becomes torch's allocator,
 in every process that imports torch: for code that cannot be edited, and for what starts processes, as torchrun.
 """
 
-import os
-
-from flagstone.errors import ConfigError
+from flagstone._process import switched_on
 
 VARIABLE = "FLAGSTONE_TORCH"
 
 
 def load() -> None:
     """Install flagstone where the environment says so; `ConfigError` for a value that is neither 0 nor 1."""
-    value = os.environ.get(VARIABLE, "")
-    if value not in {"", "0", "1"}:
-        allowed = "1 to make flagstone torch's allocator, 0 or nothing to leave torch alone"
-        message = f"environment variable {VARIABLE}: {value!r} is not allowed; allowed: {allowed}"
-        raise ConfigError(message, key=VARIABLE, value=value, allowed=allowed)
-    if value == "1":
+    if switched_on(VARIABLE, "1 to make flagstone torch's allocator, 0 or nothing to leave torch alone"):
         # From the module: the package may be the one that is importing torch just now.
         from flagstone.torch._swap import install
 

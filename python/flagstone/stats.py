@@ -29,6 +29,13 @@ class StepTotal:
     nanoseconds: int
     """Time that it took together, with the attempt after it."""
 
+    def summary(self) -> str:
+        """Say it in a few words: "enough in 2 of 3, 1.5 ms"."""
+        from flagstone._text import duration
+
+        late = f", {self.timed_out:,} too late" if self.timed_out else ""
+        return f"enough in {self.sufficed:,} of {self.count:,}{late}, {duration(self.nanoseconds / 1000)}"
+
 
 @dataclass(frozen=True)
 class LargeStats:
@@ -70,13 +77,14 @@ class Stats:
     magazine_bytes: int
     """Of those, in the threads' magazines (about)."""
     peak_requested_bytes: int
-    """The most that `requested_bytes` was since `reset_peak`; with several threads up to 1 MiB a thread above it."""
+    """`requested_bytes` when `allocated_bytes` was highest since `reset_peak`."""
     peak_allocated_bytes: int
-    """The most that `allocated_bytes` was since `reset_peak`, as exact."""
+    """The most that `allocated_bytes` was since `reset_peak`. Exact while one thread uses the pool; otherwise at most
+    one fold, 1 MiB, a thread away from it: a thread adds its changes to the pool's level when they come to 1 MiB."""
     peak_active_bytes: int
-    """The most that `active_bytes` was since `reset_peak`, as exact."""
+    """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`."""
     peak_reserved_bytes: int
-    """The most that `reserved_bytes` was since `reset_peak`."""
+    """The most that `reserved_bytes` was since `reset_peak`, exact."""
     live_blocks: int
     """Blocks that are allocated."""
     peak_live_blocks: int
@@ -188,6 +196,7 @@ class Stats:
             ),
             ("growths", f"{self.growth_count:,}", ""),
             ("short of memory", f"{self.pressure_count:,}", ""),
+            *((f"  {step.name}", step.summary(), "") for step in self.steps if step.count),
             ("out of memory", f"{self.out_of_memory_count:,}", ""),
         ]
         mistakes = (

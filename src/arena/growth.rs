@@ -7,7 +7,7 @@ use super::idle::{Idle, What};
 use super::region::{Mapping, Region};
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, UNIT};
-use std::sync::atomic::AtomicU32;
+use crate::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Where a region is about to grow: a busy block whose `bytes` at `addr` have to be mapped. Its free neighbours (or 0) are
@@ -156,7 +156,7 @@ impl Region {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::region::Span;
     use super::*;

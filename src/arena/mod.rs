@@ -21,13 +21,12 @@ use crate::driver::{Event, Handle, Stream};
 use crate::freelist::{Links, TaggedStack, TakeAll};
 use crate::metadata::{Block, Blocks, Entry, State, Table};
 use crate::size_class::{self, CLASS_MAX, GRANULE, SLOT_MAX};
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicBool, AtomicU32};
+use crate::sync::{Mutex, MutexGuard, lock};
 use slab::Partial;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Mutex, MutexGuard};
 
 /// All records of a pool.
 pub(crate) struct Metadata {

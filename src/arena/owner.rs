@@ -8,8 +8,8 @@
 
 use super::Arena;
 use crate::driver::Stream;
+use crate::sync::atomic::AtomicU32;
 use crate::sync::lock;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Whose memory an arena holds.
@@ -128,5 +128,73 @@ impl Arena {
         // Relaxed: ordered by the lock under which arenas change their owners.
         self.ended.store(false, Relaxed);
         self.unsettle();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::{Mutex, meet};
+    use loom::cell::UnsafeCell;
+
+    struct Shared {
+        /// The lock under which arenas change their owners.
+        owners: Mutex<()>,
+        arena: Arena,
+        /// What requests do to the arena.
+        contents: UnsafeCell<u32>,
+    }
+
+    fn owner(id: u64) -> Owner {
+        let stream = StreamKey::Id(id);
+        Owner {
+            key: ArenaKey { stream, private: None },
+            stream: Stream(id as usize),
+        }
+    }
+
+    fn owned() -> Shared {
+        let Owner { key, stream } = owner(1);
+        Shared {
+            owners: Mutex::new(()),
+            arena: Arena::new(1, key, stream),
+            contents: UnsafeCell::new(0),
+        }
+    }
+
+    impl Shared {
+        fn touch(&self) {
+            // SAFETY: loom reports a concurrent access.
+            self.contents.with_mut(|contents| unsafe { *contents += 1 });
+        }
+
+        fn change_if_vacant(&self) -> bool {
+            let _owners = lock(&self.owners);
+            let vacant = self.arena.is_vacant();
+            if vacant {
+                self.touch();
+                self.arena.change_owner(owner(2));
+            }
+            vacant
+        }
+    }
+
+    fn request(shared: &Shared) {
+        let visit = {
+            let _owners = lock(&shared.owners);
+            // Gone to the other stream meanwhile: the request would get another arena.
+            (shared.arena.key() == owner(1).key).then(|| shared.arena.visit())
+        };
+        if let Some(visit) = visit {
+            assert_eq!(visit.arena().key(), owner(1).key);
+            shared.touch();
+        }
+    }
+
+    #[test]
+    fn an_arena_keeps_its_owner_while_a_request_uses_it() {
+        meet(owned, request, Shared::change_if_vacant, |shared, (), changed| {
+            assert!(changed || shared.change_if_vacant());
+        });
     }
 }

@@ -8,10 +8,12 @@
 
 use crate::metadata::{Block, Blocks, Store, Zeroed};
 use crate::size_class::{self, UNIT};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
+use crate::sync::length;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// The record of one slab. What the address lookup reads is set before the table names the slab.
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Slab {
     /// First address.
@@ -38,10 +40,15 @@ pub(crate) struct Slab {
 }
 
 // SAFETY: only atomics, valid when zero, no drop.
-unsafe impl Zeroed for Slab {}
+unsafe impl Zeroed for Slab {
+    #[cfg(loom)]
+    fn zeroed() -> Self {
+        Self::default()
+    }
+}
 
 /// All slab records of a pool.
-pub(crate) type Slabs = Store<Slab, 10, { 1 << 14 }>;
+pub(crate) type Slabs = Store<Slab, { length(10, 2) as u32 }, { length(1 << 14, 2) }>;
 
 impl Slab {
     /// The block of the slot around `addr`, an address within the slab's granules; `None` behind the last slot.
@@ -130,7 +137,7 @@ impl Partial {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::size_class;

@@ -4,10 +4,11 @@
 //! any thread, on a thread with any (or no) current context, and while any stream is capturing: an implementation
 //! pushes and pops its context and exchanges the capture mode by itself. No method panics.
 
-#[cfg(feature = "cuda")]
+#[cfg(all(feature = "cuda", not(loom)))]
 pub mod cuda;
 mod numa;
 pub mod pinned;
+#[cfg(not(loom))]
 pub mod sim;
 
 use std::time::Duration;

@@ -40,14 +40,16 @@ mod testing {
     // SAFETY: as above.
     unsafe impl Send for Records {}
 
-    impl Records {
-        pub(super) fn new() -> Self {
+    impl Default for Records {
+        fn default() -> Self {
             Self {
                 links: std::array::from_fn(|_| AtomicU32::new(0)),
                 contents: std::array::from_fn(|_| UnsafeCell::new(0)),
             }
         }
+    }
 
+    impl Records {
         pub(super) fn write(&self, index: u32, value: u32) {
             // SAFETY: loom reports a concurrent access.
             self.contents[index as usize].with_mut(|cell| unsafe { *cell = value });

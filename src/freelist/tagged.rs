@@ -85,66 +85,81 @@ impl TaggedStack {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
+mod models {
     use super::super::testing::Records;
     use super::*;
-    use loom::sync::Arc;
-    use loom::thread;
+    use crate::sync::meet;
+
+    type Shared = (TaggedStack, Records);
+
+    fn two() -> Shared {
+        let shared = Shared::default();
+        for index in [1, 2] {
+            shared.0.push_chain(&shared.1, index, index);
+        }
+        shared
+    }
+
+    /// One that is popped is the popper's alone.
+    fn pop((list, records): &Shared) -> u32 {
+        let index = list.pop(records);
+        if index != 0 {
+            records.own(index);
+        }
+        index
+    }
+
+    fn pop_and_push_back((list, records): &Shared) -> u32 {
+        let first = list.pop(records);
+        let second = list.pop(records);
+        if first != 0 {
+            records.own(first);
+            records.disown(first);
+            list.push_chain(records, first, first);
+        }
+        second
+    }
 
     #[test]
     fn two_threads_never_pop_the_same_index() {
-        loom::model(|| {
-            let shared = Arc::new((TaggedStack::default(), Records::new()));
-            for index in [1, 2] {
-                shared.0.push_chain(&shared.1, index, index);
-            }
-            let other = shared.clone();
-            // Pops and pushes back: the history that fools a stack without tags.
-            let handle = thread::spawn(move || {
-                let a = other.0.pop(&other.1);
-                let b = other.0.pop(&other.1);
-                if a != 0 {
-                    other.1.own(a);
-                    other.1.disown(a);
-                    other.0.push_chain(&other.1, a, a);
-                }
-                b
-            });
-            let mine = shared.0.pop(&shared.1);
-            if mine != 0 {
-                shared.1.own(mine);
-            }
-            let theirs = handle.join().unwrap();
-            let mut seen = vec![mine, theirs];
-            loop {
-                match shared.0.pop(&shared.1) {
-                    0 => break,
-                    index => seen.push(index),
-                }
-            }
-            seen.retain(|&index| index != 0);
+        // Pops and pushes back: the history that fools a stack without tags.
+        meet(two, pop, pop_and_push_back, |shared, mine, theirs| {
+            let rest = std::iter::from_fn(|| Some(shared.0.pop(&shared.1)).filter(|&index| index != 0));
+            let mut seen: Vec<u32> = rest.chain([mine, theirs]).filter(|&index| index != 0).collect();
             seen.sort_unstable();
             assert_eq!(seen, [1, 2]);
         });
     }
 
+    fn push_two((list, records): &Shared) {
+        records.write(1, 11);
+        records.write(2, 22);
+        records.link(1).store(2, Ordering::Relaxed);
+        list.push_chain(records, 1, 2);
+    }
+
     #[test]
     fn a_chain_is_taken_whole_with_its_contents() {
-        loom::model(|| {
-            let shared = Arc::new((TaggedStack::default(), Records::new()));
-            let other = shared.clone();
-            let handle = thread::spawn(move || {
-                other.1.write(1, 11);
-                other.1.write(2, 22);
-                other.1.link(1).store(2, Ordering::Relaxed);
-                other.0.push_chain(&other.1, 1, 2);
-            });
-            let taken = shared.0.take();
+        let take = |(list, records): &Shared| {
+            let taken = list.take();
             if taken != 0 {
-                assert_eq!((taken, shared.1.link(1).load(Ordering::Relaxed)), (1, 2));
-                assert_eq!((shared.1.read(1), shared.1.read(2)), (11, 22));
+                assert_eq!((taken, records.link(1).load(Ordering::Relaxed)), (1, 2));
+                assert_eq!((records.read(1), records.read(2)), (11, 22));
             }
-            handle.join().unwrap();
+        };
+        meet(Shared::default, push_two, take, |_, (), ()| {});
+    }
+
+    #[test]
+    fn one_of_a_chain_is_popped_with_its_contents() {
+        let pop = |(list, records): &Shared| {
+            let popped = list.pop(records);
+            assert!(popped == 0 || (popped, records.read(1)) == (1, 11));
+            popped
+        };
+        meet(Shared::default, push_two, pop, |(list, records), (), popped| {
+            let rest = [list.pop(records), list.pop(records), list.pop(records)];
+            assert_eq!(rest, if popped == 0 { [1, 2, 0] } else { [2, 0, 0] });
         });
     }
 }

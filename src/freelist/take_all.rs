@@ -50,43 +50,64 @@ impl TakeAll {
 }
 
 #[cfg(all(test, loom))]
-mod tests {
+mod models {
     use super::super::testing::Records;
     use super::*;
+    use crate::sync::{meet, model};
     use loom::sync::Arc;
     use loom::thread;
 
+    type Shared = (TakeAll, Records);
+
+    fn push((list, records): &Shared, index: u32) {
+        records.write(index, index * 11);
+        list.push(records, index);
+    }
+
+    /// What is on the list: each with the contents that it was pushed with.
+    fn take((list, records): &Shared) -> Vec<u32> {
+        let mut seen = Vec::new();
+        let mut index = list.take();
+        while index != 0 {
+            assert_eq!(records.read(index), index * 11);
+            seen.push(index);
+            index = records.link(index).load(Ordering::Relaxed);
+        }
+        seen
+    }
+
     #[test]
     fn two_pushers_and_a_taker_lose_nothing() {
-        loom::model(|| {
-            let shared = Arc::new((TakeAll::default(), Records::new()));
-            let handles: Vec<_> = [1, 2]
-                .into_iter()
-                .map(|index| {
-                    let shared = shared.clone();
-                    thread::spawn(move || {
-                        shared.1.write(index, index * 11);
-                        shared.0.push(&shared.1, index);
-                    })
-                })
-                .collect();
-            let mut seen = Vec::new();
-            let mut drain = || {
-                let mut index = shared.0.take();
-                while index != 0 {
-                    // The record's contents were written before the push.
-                    assert_eq!(shared.1.read(index), index * 11);
-                    seen.push(index);
-                    index = shared.1.link(index).load(Ordering::Relaxed);
-                }
-            };
-            drain();
-            for handle in handles {
-                handle.join().unwrap();
-            }
-            drain();
+        model(|| {
+            let shared = Arc::new(Shared::default());
+            let handles = [1, 2].map(|index| {
+                let shared = shared.clone();
+                thread::spawn(move || push(&shared, index))
+            });
+            let mut seen = take(&shared);
+            handles.map(|handle| handle.join().unwrap());
+            seen.extend(take(&shared));
             seen.sort_unstable();
             assert_eq!(seen, [1, 2]);
         });
+    }
+
+    #[test]
+    fn a_pusher_and_a_taker_lose_nothing() {
+        let one = || {
+            let shared = Shared::default();
+            push(&shared, 1);
+            shared
+        };
+        meet(
+            one,
+            |shared| push(shared, 2),
+            take,
+            |shared, (), mut seen| {
+                seen.extend(take(shared));
+                seen.sort_unstable();
+                assert_eq!(seen, [1, 2]);
+            },
+        );
     }
 }

@@ -12,12 +12,11 @@ pub use stack::Frame;
 pub(crate) use stack::Shadow;
 
 use crate::driver::{DevicePtr, Stream};
-use crate::sync::lock;
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use stack::Stacks;
 use std::collections::VecDeque;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -214,7 +213,7 @@ impl Recorder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -1,11 +1,10 @@
 //! A list that only grows, read without a lock: the arenas and the thread caches of a pool.
 
-use crate::sync::lock;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use crate::sync::{Mutex, length, lock};
 
 /// How many items a list can have.
-const CAPACITY: usize = 1 << 16;
+const CAPACITY: usize = length(1 << 16, 4);
 
 /// An append-only list of boxed items, numbered from 1. Number 0 means none and is an item too, which [`Self::new`] is given:
 /// so nobody has to ask.
@@ -72,5 +71,50 @@ impl<T: Send + Sync> Drop for Append<T> {
             // SAFETY: made by `Box::into_raw` in `push`, dropped once, here.
             drop(unsafe { Box::from_raw(item) });
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::meet;
+
+    /// Loom reports an item that is read before it was made.
+    type Shared = (Append<AtomicU32>, AtomicU32);
+
+    fn empty() -> Shared {
+        (Append::new(AtomicU32::new(0)), AtomicU32::new(0))
+    }
+
+    fn push((list, passed): &Shared) -> u32 {
+        let index = list.push(AtomicU32::new).expect("room").load(Ordering::Relaxed);
+        // Relaxed: a cache's number gets to other threads by ways that order nothing else.
+        passed.store(index, Ordering::Relaxed);
+        index
+    }
+
+    #[test]
+    fn items_are_seen_whole_and_numbered_once() {
+        let look = |(list, _): &Shared| {
+            let seen = list.iter().map(|item| item.load(Ordering::Relaxed));
+            assert!(seen.enumerate().all(|(place, index)| index as usize == place + 1));
+        };
+        meet(empty, push, look, |_, _, ()| {});
+        meet(empty, push, push, |(list, _), mine, theirs| {
+            assert_ne!(mine, theirs);
+            assert_eq!(list.iter().count(), 2);
+        });
+    }
+
+    #[test]
+    fn an_index_that_is_passed_on_leads_to_a_whole_item() {
+        let follow = |(list, passed): &Shared| {
+            let index = passed.load(Ordering::Relaxed);
+            // Who has the index without the order that came with it: the slot gives either.
+            if index != 0 && !list.slots[index as usize].load(Ordering::Relaxed).is_null() {
+                assert_eq!(list.get(index).load(Ordering::Relaxed), index);
+            }
+        };
+        meet(empty, push, follow, |_, _, ()| {});
     }
 }

@@ -14,10 +14,12 @@
 //! - the table has an entry for a block exactly while it is `CACHED`, `LIVE`, `USED`, `RECORDED` or `PENDING`;
 //! - only the thread that changed the state from `LIVE`, `USED` or `RECORDED` puts the block anywhere.
 
-use super::store::{Store, Zeroed};
+use super::store::Store;
+use super::zeroed::Zeroed;
 use crate::freelist::Links;
 use crate::size_class;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::length;
 
 /// What a block is at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +73,7 @@ impl State {
 ///
 /// All fields are atomic so that a stale reader is harmless. Who may write: the state by compare-and-swap from `LIVE` or
 /// by whoever holds the block otherwise; `link` by the holder; the neighbour and bin links under the arena's lock.
+#[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Block {
     /// First address.
@@ -101,13 +104,19 @@ pub(crate) struct Block {
     pub(crate) is_slot: AtomicU32,
 }
 
+#[cfg(not(loom))]
 const _: () = assert!(size_of::<Block>() == 64);
 
 // SAFETY: only atomics, valid when zero (`State::Vacant`), no drop.
-unsafe impl Zeroed for Block {}
+unsafe impl Zeroed for Block {
+    #[cfg(loom)]
+    fn zeroed() -> Self {
+        Self::default()
+    }
+}
 
 /// All block records of a pool: up to 64 Mi of them.
-pub(crate) type Blocks = Store<Block, 12, { 1 << 14 }>;
+pub(crate) type Blocks = Store<Block, { length(12, 4) as u32 }, { length(1 << 14, 2) }>;
 
 impl Links for Blocks {
     #[inline(always)]
@@ -175,5 +184,58 @@ impl Block {
         self.state
             .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::meet;
+    use loom::cell::UnsafeCell;
+
+    #[derive(Default)]
+    struct Shared {
+        block: Block,
+        /// What a thread does to it that has the block.
+        contents: UnsafeCell<u32>,
+    }
+
+    impl Shared {
+        fn live() -> Self {
+            let shared = Self::default();
+            shared.block.set_state(State::Live);
+            shared
+        }
+
+        /// Touches the contents: loom reports two at once.
+        fn touch(&self) {
+            // SAFETY: loom reports a concurrent access.
+            self.contents.with_mut(|contents| unsafe { *contents += 1 });
+        }
+
+        /// Touches the contents if the block is won.
+        fn change(&self, from: State, to: State) -> bool {
+            let won = self.block.change(from, to);
+            if won {
+                self.touch();
+            }
+            won
+        }
+    }
+
+    #[test]
+    fn one_of_two_frees_wins() {
+        let free = |shared: &Shared| shared.change(State::Live, State::Cached);
+        meet(Shared::live, free, free, |_, mine, theirs| assert_ne!(mine, theirs));
+    }
+
+    #[test]
+    fn what_was_done_before_a_change_is_seen_after_the_next() {
+        let begin = |shared: &Shared| {
+            shared.touch();
+            assert!(shared.block.change(State::Live, State::Used));
+        };
+        let go_on = |shared: &Shared| shared.change(State::Used, State::Pending);
+        meet(Shared::live, begin, go_on, |_, (), _| {});
     }
 }

@@ -4,8 +4,10 @@ mod append;
 mod block;
 mod store;
 mod table;
+mod zeroed;
 
 pub(crate) use append::Append;
 pub(crate) use block::{Block, Blocks, State};
-pub(crate) use store::{Store, Zeroed};
+pub(crate) use store::Store;
 pub(crate) use table::{Entry, Table, covers};
+pub(crate) use zeroed::Zeroed;

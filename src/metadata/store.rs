@@ -3,19 +3,12 @@
 //! Records come in chunks that are added and never taken away, so a stale index still reads a record: the lock-free
 //! lists rest on that. Index 0 is never given out and means "none".
 
-use crate::sync::lock;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, Ordering};
-
-/// Types for which zeroed memory is a valid value and that need no drop.
-///
-/// # Safety
-/// All-zero bytes must be a valid value, and dropping must be a no-op.
-pub(crate) unsafe trait Zeroed: Sync {}
+use super::zeroed::{Zeroed, drop_array, make_array};
+use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::{Mutex, lock};
 
 /// A growing array of records in chunks of `2^BITS`, at most `CHUNKS` of them.
-pub(crate) struct Store<T: Zeroed, const BITS: u32, const CHUNKS: usize> {
+pub(crate) struct Store<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> {
     chunks: Box<[AtomicPtr<T>]>,
     vacant: Mutex<Vacant>,
 }
@@ -27,7 +20,7 @@ struct Vacant {
     runs: Vec<Vec<u32>>,
 }
 
-impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
+impl<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     const CHUNK: u32 = 1 << BITS;
 
     pub(crate) fn new() -> Self {
@@ -40,10 +33,6 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
                 runs: Vec::new(),
             }),
         }
-    }
-
-    fn layout() -> Option<Layout> {
-        Layout::array::<T>(Self::CHUNK as usize).ok()
     }
 
     /// The record at an index that [`Self::take`] gave out, now or earlier.
@@ -82,11 +71,9 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
         };
         // Relaxed: chunks are only added under this lock.
         if slot.load(Ordering::Relaxed).is_null() {
-            let Some(layout) = Self::layout() else { return 0 };
-            // SAFETY: the layout is not empty: no record type is zero-sized.
-            let chunk = unsafe { alloc_zeroed(layout) }.cast::<T>();
+            let chunk = make_array::<T>(Self::CHUNK as usize);
             if chunk.is_null() {
-                handle_alloc_error(layout);
+                return 0;
             }
             // Release: the zeroed contents are visible to whoever reads the pointer.
             slot.store(chunk, Ordering::Release);
@@ -109,7 +96,7 @@ impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Store<T, BITS, CHUNKS> {
     /// Host bytes of all chunks.
     pub(crate) fn host_bytes(&self) -> u64 {
         let chunks = u64::from(lock(&self.vacant).next).div_ceil(u64::from(Self::CHUNK));
-        chunks * Self::layout().map_or(0, |layout| layout.size() as u64)
+        chunks * u64::from(Self::CHUNK) * size_of::<T>() as u64
     }
 }
 
@@ -123,20 +110,20 @@ impl Vacant {
     }
 }
 
-impl<T: Zeroed, const BITS: u32, const CHUNKS: usize> Drop for Store<T, BITS, CHUNKS> {
+impl<T: Zeroed + Sync, const BITS: u32, const CHUNKS: usize> Drop for Store<T, BITS, CHUNKS> {
     fn drop(&mut self) {
         for chunk in &self.chunks {
             // Relaxed: we have the store to ourselves.
             let chunk = chunk.load(Ordering::Relaxed);
-            if let (false, Some(layout)) = (chunk.is_null(), Self::layout()) {
-                // SAFETY: made by `take` with this layout; nobody else has the store, and records need no drop.
-                unsafe { dealloc(chunk.cast(), layout) };
+            if !chunk.is_null() {
+                // SAFETY: made by `take` with this length; nobody else has the store.
+                unsafe { drop_array(chunk, Self::CHUNK as usize) };
             }
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;
@@ -177,5 +164,72 @@ mod tests {
             taken += 1;
         }
         assert_eq!(taken, 7, "eight records less the one that means none");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::atomic::AtomicU32;
+    use crate::sync::meet;
+
+    struct Record(AtomicU32);
+
+    // SAFETY: an atomic number, no drop.
+    unsafe impl Zeroed for Record {
+        fn zeroed() -> Self {
+            Self(AtomicU32::new(0))
+        }
+    }
+
+    type Shared = (Store<Record, 1, 4>, AtomicU32);
+
+    fn empty() -> Shared {
+        (Store::new(), AtomicU32::new(0))
+    }
+
+    fn take_two((store, _): &Shared) -> u32 {
+        let first = store.take(2);
+        assert_ne!(first, 0);
+        for index in [first, first + 1] {
+            // Loom reports a chunk that is read before it was made.
+            let users = store.get(index).0.fetch_add(1, Ordering::Relaxed);
+            assert_eq!(users, 0, "record {index} has two users");
+        }
+        first
+    }
+
+    #[test]
+    fn runs_taken_at_once_are_disjoint_and_their_chunks_whole() {
+        meet(empty, take_two, take_two, |_, mine, theirs| assert_ne!(mine, theirs));
+    }
+
+    #[test]
+    fn an_index_that_is_passed_on_leads_to_a_whole_chunk() {
+        let pass = |(store, passed): &Shared| {
+            // Relaxed: indices lie in records, read by whoever meets them.
+            passed.store(store.take(1), Ordering::Relaxed);
+        };
+        let follow = |(store, passed): &Shared| {
+            let index = passed.load(Ordering::Relaxed);
+            let chunk = &store.chunks[(index >> 1) as usize];
+            if index != 0 && !chunk.load(Ordering::Relaxed).is_null() {
+                assert_eq!(store.get(index).0.load(Ordering::Relaxed), 0);
+            }
+        };
+        meet(empty, pass, follow, |_, (), ()| {});
+    }
+
+    #[test]
+    fn what_is_given_back_is_taken_once() {
+        let given_back = || {
+            let shared = empty();
+            shared.0.give(shared.0.take(1), 1);
+            shared
+        };
+        let take = |(store, _): &Shared| store.take(1);
+        meet(given_back, take, take, |_, mine, theirs| {
+            assert!(mine != theirs && (mine == 1 || theirs == 1));
+        });
     }
 }

@@ -58,7 +58,7 @@ pub(super) fn nearest(sizes: &[u64], least: u64, unit: u64) -> Vec<usize> {
     chosen
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -11,9 +11,8 @@ pub(crate) use driver_pool::DriverPool;
 
 use crate::arena::Mapping;
 use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle, Properties, Stream};
-use crate::sync::lock;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::{Mutex, lock};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// No limit but the device.

@@ -7,14 +7,15 @@ use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
-use crate::sync::lock;
+use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::{Mutex, lock};
 use crate::thread::{
     Cache, Counters, Current, Lender, Live, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
 };
 use std::collections::HashMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, Once, Weak};
+use std::sync::{Arc, Once, Weak};
 
 /// Set in a forked child, where the driver does not work.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -130,7 +131,7 @@ pub(crate) struct Core {
 
 impl Core {
     pub(crate) fn new(magazine: u64) -> Arc<Self> {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         watch_fork();
         Arc::new_cyclic(|me| Self {
             number: NEXT.fetch_add(1, Relaxed),
@@ -482,3 +483,6 @@ impl Lender for Core {
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);
     }
 }
+
+#[cfg(all(test, loom))]
+pub(super) mod models;

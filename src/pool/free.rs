@@ -1,7 +1,7 @@
 //! A free that is not just a push to the calling thread's magazine; and uses on other streams.
 
 use super::core::{count, forked};
-use super::{Error, Pool, Result};
+use super::{Core, Error, Pool, Result};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::Action;
 use crate::metadata::{Block, State};
@@ -55,7 +55,7 @@ impl<D: Driver> Pool<D> {
         if !used && !waits {
             self.note(Action::Free, block);
             self.poison_freed(block);
-            self.put_away(block);
+            put_away(&self.core, block);
             return Ok(());
         }
         let mut uses = if used { self.uses.take(block) } else { Vec::new() };
@@ -91,28 +91,6 @@ impl<D: Driver> Pool<D> {
     fn live_to_record(&self, addr: DevicePtr) -> Result<&Block> {
         self.live(addr)
             .inspect_err(|_| count(&self.core.events.invalid_records))
-    }
-
-    /// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
-    /// to its arena.
-    fn put_away(&self, block: &Block) {
-        let cache = block.cache.load(Relaxed);
-        if cache != 0 {
-            let cache = self.core.caches.get(cache);
-            if cache.is_mine() {
-                if !cache.push(block) {
-                    self.core.overflow(block.index());
-                }
-                return;
-            }
-            // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
-            // So does what came from a thread that has ended: nobody would look at its list.
-            let remote = cache.is_anothers() && block.units() <= CLASS_MAX;
-            if remote && cache.push_remote(&self.core.metadata.blocks, block) {
-                return;
-            }
-        }
-        self.core.put_back(block);
     }
 
     /// The use of a block by a stream, unless that is the block's own. `now` says that the free itself passes the handle.
@@ -203,4 +181,26 @@ impl<D: Driver> Pool<D> {
         }
         pending.add_aside(block.index(), block.bytes());
     }
+}
+
+/// A cached block that the calling thread took from the user: to its owner's list if it has one, otherwise back
+/// to its arena.
+pub(super) fn put_away(core: &Core, block: &Block) {
+    let cache = block.cache.load(Relaxed);
+    if cache != 0 {
+        let cache = core.caches.get(cache);
+        if cache.is_mine() {
+            if !cache.push(block) {
+                core.overflow(block.index());
+            }
+            return;
+        }
+        // Large blocks go straight to the arena: a thread that only frees could hold gigabytes for one that is idle.
+        // So does what came from a thread that has ended: nobody would look at its list.
+        let remote = cache.is_anothers() && block.units() <= CLASS_MAX;
+        if remote && cache.push_remote(&core.metadata.blocks, block) {
+            return;
+        }
+    }
+    core.put_back(block);
 }

@@ -19,9 +19,8 @@ use crate::history::Action;
 use crate::metadata::{Block, Entry, State, covers};
 use crate::pages::{Refusal, Unmapped};
 use crate::size_class;
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The addresses of one block.

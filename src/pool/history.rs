@@ -1,6 +1,6 @@
 //! Recording a pool's history: when, and what of it.
 
-use super::Pool;
+use super::{Core, Pool};
 use crate::arena::Arena;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::{Action, History, Subject};
@@ -14,13 +14,7 @@ impl<D: Driver> Pool<D> {
     /// Until [`Self::stop_history`] no request is a hit: a pair of allocation and free takes about a microsecond. Looks at
     /// every block once, so that the frees of those that are live are recorded too.
     pub fn start_history(&self, most: usize, stacks: bool) {
-        if self.core.history.start(most, stacks) {
-            // Relaxed: a request that runs beside this may be recorded or not.
-            self.core.watched.fetch_add(1, Relaxed);
-        }
-        self.core.metadata.blocks.each(|block| {
-            block.change(State::Live, State::Recorded);
-        });
+        begin(&self.core, most, stacks);
     }
 
     /// Records nothing any more. What was recorded stays.
@@ -103,5 +97,78 @@ impl<D: Driver> Pool<D> {
             requested: block.requested.load(Relaxed),
             stream: self.core.arena_of(block).stream(),
         }
+    }
+}
+
+/// Begins a history: from here on no request is a hit, and no free of a block that is live by now.
+fn begin(core: &Core, most: usize, stacks: bool) {
+    if core.history.start(most, stacks) {
+        // Relaxed: a request that runs beside this may be recorded or not.
+        core.watched.fetch_add(1, Relaxed);
+    }
+    core.metadata.blocks.each(|block| {
+        block.change(State::Live, State::Recorded);
+    });
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::pool::core::models::Setting;
+    use crate::sync::meet;
+
+    const UNITS: u32 = 16;
+
+    fn start(setting: &Setting) {
+        begin(&setting.core, 10, false);
+    }
+
+    fn state(setting: &Setting, which: usize) -> State {
+        setting
+            .core
+            .metadata
+            .find(setting.blocks[which])
+            .expect("given out")
+            .state()
+    }
+
+    #[test]
+    fn no_block_is_live_and_unrecorded_after_a_history_began() {
+        let free = |setting: &Setting| setting.as_owner(|| setting.core.free_hit(setting.blocks[0], None));
+        meet(
+            || Setting::live(UNITS),
+            free,
+            start,
+            |setting, was_hit, ()| {
+                assert_eq!(state(setting, 1), State::Recorded);
+                // One of them had the block first: it is not in two places.
+                let expected = if was_hit { State::Cached } else { State::Recorded };
+                assert_eq!(state(setting, 0), expected);
+                let hit = setting.as_owner(|| setting.core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr());
+                assert_eq!(hit, None, "a request was a hit");
+            },
+        );
+    }
+
+    #[test]
+    fn only_a_request_that_passed_the_check_before_is_not_recorded() {
+        let request = |setting: &Setting| {
+            setting.as_owner(|| setting.core.alloc_hit(u64::from(UNITS) * 512, Stream::LEGACY).addr())
+        };
+        meet(
+            || Setting::one_ready(UNITS),
+            request,
+            start,
+            |setting, hit, ()| match hit {
+                // Its free is a hit too, if it was not marked: once, and not again.
+                Some(addr) => setting.as_owner(|| {
+                    assert_eq!(addr, setting.blocks[1]);
+                    let is_live = state(setting, 1) == State::Live;
+                    assert_eq!(setting.core.free_hit(addr, None), is_live);
+                    assert!(!setting.core.free_hit(addr, None));
+                }),
+                None => assert_eq!(state(setting, 1), State::Cached),
+            },
+        );
     }
 }

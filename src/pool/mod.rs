@@ -54,7 +54,9 @@ use crate::driver::{DevicePtr, Driver, DriverError, Stream};
 use crate::error::{ConfigError, Error, Result};
 use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
-use crate::sync::lock;
+use crate::sync::atomic::AtomicUsize;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
@@ -65,9 +67,7 @@ use free::Last;
 use guard::Guards;
 use private::Routes;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use surplus::Ages;
 
 /// A pool of one device's memory.

@@ -5,9 +5,9 @@ use crate::arena::{Inner, Kind};
 use crate::driver::{DevicePtr, Driver};
 use crate::metadata::{Block, State};
 use crate::stats::{BlockInfo, BlockState, LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats};
+use crate::sync::atomic::AtomicU64;
 use crate::sync::lock;
 use crate::thread::Sum;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What snapshots call each [`Kind`].

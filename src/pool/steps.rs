@@ -2,7 +2,7 @@
 
 use crate::error::Step;
 use crate::stats::StepTotal;
-use std::sync::atomic::AtomicU64;
+use crate::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 

@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::attributes::set_fields;
-use crate::config::KEYS;
+use crate::config::{Config, KEYS};
 use crate::driver::Properties;
 use crate::driver::sim::{Call, Prices};
 use crate::error::Error;
 use crate::registry::{self, Backend};
 
-/// How the extension was built: `version`, `profile` ("release" or "debug") and `features`; and the `settings` that a pool can have,
-/// each with what is allowed.
+/// How the extension was built: `version`, `profile` ("release" or "debug") and `features`; the `settings` that a pool can have,
+/// each with what is allowed; and their `defaults`.
 #[pyfunction]
 pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let features = [
@@ -30,6 +30,11 @@ pub fn build_info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     info.set_item("profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     info.set_item("features", features)?;
     info.set_item("settings", BTreeMap::from(KEYS))?;
+    let defaults = Config::default();
+    info.set_item(
+        "defaults",
+        BTreeMap::from(KEYS.map(|(key, _)| (key, defaults.value(key)))),
+    )?;
     Ok(info)
 }
 

@@ -59,7 +59,7 @@ mod _core {
     #[pymodule_export]
     use super::process::{
         c_functions, configure, find_process_pool, hold_private_pool, last_error, private_pools, process_pool,
-        release_private_pool, torch_error,
+        process_pools, release_private_pool, torch_error,
     };
     #[pymodule_export]
     use super::replay::{Trace, model, replay};

@@ -275,7 +275,7 @@ fn unforked() -> PyResult<()> {
 /// request that is short of memory may wait for the device, are seconds. "none" switches a bound off. `remap`, whether free memory is mapped to where it is wanted, is a bool;
 /// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. `poison`, what freed and new
 /// blocks are filled with, is a byte; `guard`, which gives each block pages of its own, is bytes of addresses that stay unmapped.
-/// docs/limits.md says more about each, docs/debugging.md about the last two.
+/// docs/settings.md says more about each, docs/debugging.md about the last two.
 #[pyclass(module = "flagstone", extends = BasePool, frozen)]
 pub struct Pool;
 

@@ -43,6 +43,12 @@ pub fn find_process_pool(py: Python<'_>, device: i32) -> PyResult<Option<Py<Pool
     process_pool(py, device).map(Some)
 }
 
+/// The process's pools, by device, as far as there are any; none is made.
+#[pyfunction]
+pub fn process_pools(py: Python<'_>) -> PyResult<Vec<Py<Pool>>> {
+    process::all().map(|pool| process_pool(py, pool.device())).collect()
+}
+
 /// The bytes that each private pool of a device holds, by its id; empty where there is no pool.
 #[pyfunction]
 pub fn private_pools(py: Python<'_>, device: i32) -> BTreeMap<(u64, u64), u64> {

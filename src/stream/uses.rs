@@ -4,9 +4,8 @@ use super::Recorded;
 use crate::arena::StreamKey;
 use crate::driver::{Event, Stream};
 use crate::metadata::{Block, State};
-use crate::sync::lock;
+use crate::sync::{Mutex, lock};
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 /// A use on another stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

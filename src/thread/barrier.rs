@@ -5,8 +5,11 @@
 //! hit and the taker almost never, so the owner has only a compiler barrier, and the taker asks the kernel to run a
 //! barrier on every thread of the process. Where the kernel refuses there are no magazines.
 
+use crate::sync::atomic::fence;
 use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, compiler_fence, fence};
+use std::sync::atomic::Ordering;
+#[cfg(not(loom))]
+use std::sync::atomic::compiler_fence;
 
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -24,10 +27,18 @@ pub(crate) fn available() -> bool {
 }
 
 /// The owner's barrier.
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn light() {
     // SeqCst: keeps the compiler from moving our load before our store; `heavy` keeps the processor from it.
     compiler_fence(Ordering::SeqCst);
+}
+
+/// The owner's barrier in a model, which has no other way to say what `heavy` does to this thread.
+#[cfg(loom)]
+pub(crate) fn light() {
+    // SeqCst: orders our store before our load.
+    fence(Ordering::SeqCst);
 }
 
 /// The taker's barrier.
@@ -35,5 +46,6 @@ pub(crate) fn heavy() {
     // SeqCst: orders our store before our load.
     fence(Ordering::SeqCst);
     // Cannot fail once it succeeded in `available`: the only errors are of arguments and registration.
+    #[cfg(not(loom))]
     membarrier(PRIVATE_EXPEDITED);
 }

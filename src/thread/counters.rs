@@ -7,8 +7,8 @@
 //!
 //! Of everything else that is live, the peak is what there was when most bytes were allocated.
 
+use crate::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicI64, AtomicU64};
 
 /// How far a thread's delta may be from the pool's totals, in bytes; blocks above are large.
 pub(crate) const FOLD: i64 = 1 << 20;
@@ -358,7 +358,7 @@ impl Flows {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

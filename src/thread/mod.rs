@@ -12,4 +12,6 @@ pub(crate) use cache::{Cache, NO_STREAM};
 pub(crate) use counters::{Counters, Live, Sum, Totals};
 pub(crate) use current::{Current, Lender};
 pub(crate) use own::OwnCaches;
+#[cfg(all(test, loom))]
+pub(crate) use token::become_thread;
 pub(crate) use token::change as change_tokens;

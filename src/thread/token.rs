@@ -22,7 +22,7 @@ pub(crate) fn change() {
     SALT.store(1, Relaxed);
 }
 
-#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     let pointer: u64;
@@ -33,7 +33,7 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-#[cfg(all(target_arch = "aarch64", target_os = "linux"))]
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     let pointer: u64;
@@ -44,14 +44,35 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-#[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
+#[cfg(loom)]
+loom::thread_local! {
+    /// In a model all threads share one of the system's: they differ by this.
+    static POINTER: std::cell::Cell<u64> = std::cell::Cell::new(0);
+}
+
+/// In a model a thread is nobody, who owns nothing, until it [`become`](become_thread)s one of them.
+#[cfg(loom)]
+fn thread_pointer() -> u64 {
+    POINTER.with(|pointer| match pointer.get() {
+        0 => u64::MAX,
+        pointer => pointer,
+    })
+}
+
+/// In a model: from now on the calling thread is the one with this number, not 0.
+#[cfg(all(test, loom))]
+pub(crate) fn become_thread(number: u64) {
+    POINTER.with(|pointer| pointer.set(number));
+}
+
+#[cfg(not(any(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"), loom)))]
 #[inline(always)]
 fn thread_pointer() -> u64 {
     thread_local!(static HERE: u16 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr() as u64)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashSet;

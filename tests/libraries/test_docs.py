@@ -1,4 +1,4 @@
-"""What docs/libraries.md and docs/rmm.md show, with the real libraries."""
+"""What pages show with the real libraries, and that docs/rmm.md has all of RMM's names."""
 
 import ast
 import importlib.metadata
@@ -9,8 +9,13 @@ import pytest
 import simcuda
 from pages import DOCS
 
-EXAMPLES = [(page, code) for page in ("libraries.md", "rmm.md") for code in pages.examples(page) if "torch" not in code]
-"""tests/torch has those with torch."""
+EXAMPLES = [
+    (page, code)
+    for page in pages.PAGES
+    for code in pages.fences(page, "python")
+    if pages.libraries(code) and "torch" not in pages.libraries(code)
+]
+"""Each is a program of its own. tests/python has those without a library, tests/torch those with torch."""
 
 LEAD = """\
 import static_runtime

@@ -11,7 +11,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 FOLDER = "SIMCUDA_FOLDER"
-"""Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1 and what stands in for others."""
+"""Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1, libcudart.so and stand-ins."""
 
 SIMULATED = FOLDER in os.environ
 
@@ -32,7 +32,7 @@ def environment(kernels: bool = False) -> dict[str, str]:
         return dict(os.environ)
     folder = os.environ[FOLDER]
     path = [str(KERNELS)] * kernels + os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    preloaded = str(Path(folder) / "libcuda.so.1")
+    preloaded = str(Path(folder) / "libcudart.so")
     paths = {"LD_LIBRARY_PATH": folder, "LD_PRELOAD": preloaded, "PYTHONPATH": os.pathsep.join(path)}
     return {**os.environ, **paths}
 

@@ -11,7 +11,7 @@ import pytest
 import flagstone
 
 TRACE = Path(__file__).parents[2] / "benches/traces/gpt_variable_length.csv.gz"
-COMMANDS = ("info", "demo", "replay", "report", "bench")
+COMMANDS = ("info", "demo", "replay", "report", "top", "bench")
 
 
 @pytest.fixture
@@ -95,7 +95,8 @@ def test_info(report, cli):
     assert info["simulated_prices"] == flagstone._core.simulated_prices()["source"]
     assert info["simulated_prices"] in text
     assert info["extension"] in text
-    assert f"limit: {info['settings']['limit']}" in text
+    assert info["defaults"].keys() == info["settings"].keys()
+    assert f"limit: {info['settings']['limit']} (default: none)" in text
     assert info["devices"][0]["name"] in text
 
 

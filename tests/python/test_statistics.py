@@ -33,6 +33,10 @@ def test_the_table_has_what_a_report_needs(device):
     assert ["out", "of", "memory", "1"] in lines
     assert ["frees", "of", "foreign", "pointers", "1"] in lines
     assert not any("double" in line for line in lines)
+    (step,) = (step for step in pool.stats().steps if step.name == "waited for the device")
+    assert step.summary().startswith("enough in 0 of 1, ")
+    assert [*step.name.split(), *step.summary().split()] in lines
+    assert not any("callbacks" in line for line in lines), "none was there to ask"
     pool.free_raw(kept)
 
 

@@ -107,7 +107,27 @@ def test_traces_cost_torchs_allocators_what_their_models_say():
     assert rows["flagstone"]["utilisation"] > rows["torch-native"]["utilisation"]
 
 
+def test_traces_are_replayed_without_control_of_the_device():
+    """As on a real one, which is the simulated one here by its environment."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        trace(folder)
+        arguments = (folder, "--backend", "cuda", "--passes", "2", "--json")
+        ran = bench("fragmentation", *arguments, environment=simcuda.environment())
+    assert ran.returncode == 0, ran.stderr
+    assert "simcuda" not in ran.stderr
+    report = json.loads(ran.stdout)
+    assert report["machine"]["backend"] == "cuda"
+    rows = {row["allocator"]: row for row in report["rows"]}
+    assert list(rows) == ["torch-native", "torch-expandable", "torch-async", "flagstone"]
+    live = (20 * 3 + 20 * 5) << 20
+    for row in rows.values():
+        assert (row["errors"], len(row["passes"])) == (0, 2)
+        assert all(result["peak_reserved_bytes"] >= live and result["ns_per_op"] > 0 for result in row["passes"])
+    assert rows["torch-native"]["utilisation"] < rows["flagstone"]["utilisation"] <= 1
+
+
 def test_without_traces_or_with_traces_for_another_bench_the_usage_is_wrong():
     assert bench("fragmentation").returncode == 2
     assert bench("latency", "some.csv").returncode == 2
-    assert bench("fragmentation", "some.csv", "--backend", "cuda").returncode == 2

@@ -222,8 +222,12 @@ def test_pinned_memory_is_torchs():
     assert pinned.is_pinned()
 
 
-def test_a_convolution_search_that_cannot_be_served_is_refused_by_name():
-    torch.backends.cudnn.benchmark = True
-    assert torch.backends.cudnn.benchmark
-    with pytest.raises(RuntimeError, match=r"docs/torch\.md"):
+def test_observers_of_out_of_memory_are_refused_by_name():
+    with pytest.raises(RuntimeError, match=r"observers of torch's out-of-memory errors.*docs/torch\.md"):
         torch._C._cuda_attach_out_of_memory_observer(print)
+
+
+@pytest.mark.process(install={"limit": "64MiB"}, PATH="/nowhere")
+def test_no_compiler_is_needed():
+    with pytest.raises(torch.OutOfMemoryError, match=r"limit 64\.00 MiB"):
+        used(100 * MIB)

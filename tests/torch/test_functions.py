@@ -29,6 +29,14 @@ def table():
     return found
 
 
+NEWEST = (Path(__file__).parents[2] / "requirements" / "torch.in").read_text()
+"""Names the newest torch that was tried: it has every function of the tables, which older ones need not."""
+
+
+def is_newest():
+    return f"\ntorch=={torch.__version__.split('+')[0]}\n" in NEWEST
+
+
 def test_every_public_function_is_in_the_tables():
     public = {f"torch.cuda.{name}" for name in memory.__all__}
     public |= {f"torch.accelerator.{name}" for name in torch.accelerator.memory.__all__}
@@ -78,12 +86,16 @@ def test_each_does_what_the_tables_say():
     memory._segments = partial(_memory_viz.segments, format_flamegraph=str)
     memory._memory = partial(_memory_viz.memory, format_flamegraph=str)
     warnings.simplefilter("ignore")
-    wrong = []
+    wrong, done = [], []
     with tempfile.TemporaryDirectory() as folder:
         special = calls(folder)
         for name, who in table().items():
             prefix, _, last = name.rpartition(".")
-            call = special.get(name) or getattr(OWNERS[f"{prefix}."], last)
+            owner = OWNERS[f"{prefix}."]
+            if not hasattr(owner, last) and not is_newest():
+                continue
+            call = special.get(name) or getattr(owner, last)
+            done.append(name)
             try:
                 call()
                 raised = None
@@ -93,4 +105,6 @@ def test_each_does_what_the_tables_say():
             if not as_said:
                 wrong.append((name, who, raised))
     assert wrong == [], wrong
+    assert len(done) == len(table()) or not is_newest()
+    assert len(done) > 40
     assert torch.cuda.memory_allocated() > 0

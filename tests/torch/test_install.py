@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 
 import flagstone
 import flagstone.torch
@@ -41,6 +42,16 @@ def test_the_settings_come_from_the_environment_too():
         torch.empty(100 << 20, dtype=torch.uint8, device="cuda")
 
 
+@pytest.mark.process(install=False)
+def test_a_torch_that_is_too_old_is_refused():
+    torch.__version__ = "2.8.0+cu128"
+    for way in (flagstone.torch.install, flagstone.torch.MemPool):
+        with pytest.raises(flagstone.FlagstoneError, match=r"torch 2\.8\.0\+cu128 is too old.*2\.9 or newer"):
+            way()
+    assert torch.cuda.get_allocator_backend() == "native"
+    assert not flagstone.torch.is_installed()
+
+
 @pytest.mark.process(devices=0)
 def test_without_a_device_torch_says_so():
     assert not torch.cuda.is_available()
@@ -52,8 +63,12 @@ def test_what_cannot_be_served_says_so_by_name():
     tensor = torch.ones(10, device="cuda")
     with pytest.raises(flagstone.FlagstoneError, match=r"sending CUDA tensors to other processes.*docs/torch\.md"):
         tensor.untyped_storage()._share_cuda_()
-    with pytest.raises(flagstone.FlagstoneError, match="receiving CUDA tensors"):
+    with pytest.raises(RuntimeError, match=r"sending CUDA tensors to other processes.*docs/torch\.md"):
+        reduce_tensor(tensor)  # what a queue of torch.multiprocessing does
+    with pytest.raises(flagstone.FlagstoneError, match=r"receiving CUDA tensors.*docs/torch\.md"):
         torch.UntypedStorage._new_shared_cuda(0)
-    with pytest.raises(RuntimeError, match="reduce-overhead"):
-        torch._C._cuda_checkPoolLiveAllocations(0, (0, 1), set())
+    trees = {"_cuda_checkPoolLiveAllocations": (0, (0, 1), set()), "_cuda_getCheckpointState": (0, (0, 1))}
+    for name, arguments in trees.items():
+        with pytest.raises(RuntimeError, match=r"reduce-overhead.*docs/torch\.md"):
+            getattr(torch._C, name)(*arguments)
     assert (tensor.cpu() == 1).all()

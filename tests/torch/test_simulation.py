@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -21,7 +24,7 @@ OUT_OF_MEMORY, INVALID_HANDLE, ILLEGAL_ADDRESS, NOT_SUPPORTED, CAPTURE_UNSUPPORT
     901,
 )
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
-DEVICE_TO_DEVICE = 3
+DEVICE_TO_HOST, DEVICE_TO_DEVICE = 2, 3
 PAGE = 2 * MIB
 
 library = ctypes.CDLL("libcuda.so.1")
@@ -163,16 +166,29 @@ def test_any_use_of_a_destroyed_stream_is_found():
     simcuda.forgive()
 
 
-def page(device, *open_to):
-    """Return a page of a device's memory that the named devices may use."""
-    assert call("cudaSetDevice", device) == 0
-    properties = (ctypes.c_uint32 * 8)(1, 0, 1, device)
-    handle = result("cuMemCreate", PAGE, properties, 0)
+def mapped(handle):
+    """Return an address at which a handle's memory is, without access."""
     address = result("cuMemAddressReserve", PAGE, 0, 0, 0)
     assert call("cuMemMap", address, PAGE, 0, handle, 0) == 0
-    access = (ctypes.c_uint32 * (3 * len(open_to)))(*(field for other in open_to for field in (1, other, 3)))
-    assert call("cuMemSetAccess", address, PAGE, access, len(open_to)) == 0
     return address
+
+
+def opened(address, *devices):
+    """Return the address, with access to what is mapped there for the named devices."""
+    access = (ctypes.c_uint32 * (3 * len(devices)))(*(field for device in devices for field in (1, device, 3)))
+    assert call("cuMemSetAccess", address, PAGE, access, len(devices)) == 0
+    return address
+
+
+def handle_on(device):
+    """Return the handle of a page of a device's memory."""
+    assert call("cudaSetDevice", device) == 0
+    return result("cuMemCreate", PAGE, (ctypes.c_uint32 * 8)(1, 0, 1, device), 0)
+
+
+def page(device, *open_to):
+    """Return a page of a device's memory that the named devices may use."""
+    return opened(mapped(handle_on(device)), *open_to)
 
 
 def multiply(result_at, a, b):
@@ -186,6 +202,24 @@ def multiply(result_at, a, b):
     )
     assert launched == 0
     return call("cudaStreamSynchronize", 0)
+
+
+def test_one_handle_at_two_addresses_is_one_memory():
+    handle = handle_on(0)
+    first, second = opened(mapped(handle), 0), opened(mapped(handle), 0)
+    assert first != second
+    seen = ctypes.create_string_buffer(10)
+    assert call("cudaMemset", first, 7, 10) == 0
+    assert call("cudaMemcpy", seen, second, 10, DEVICE_TO_HOST) == 0
+    assert seen.raw == bytes([7] * 10)
+
+
+def test_mapped_memory_without_access_is_an_illegal_address():
+    closed = mapped(handle_on(0))
+    call("cudaMemset", closed, 7, 10)
+    assert call("cudaDeviceSynchronize") == ILLEGAL_ADDRESS
+    assert len(simcuda.violations()) == 1
+    simcuda.forgive()
 
 
 @pytest.mark.process(devices=2)
@@ -251,6 +285,49 @@ def test_the_nth_call_of_any_function_can_be_made_to_fail(name):
     codes = [call(name, ctypes.byref(ctypes.c_size_t()), 1000) for _ in range(4)]
     assert codes == [0, OUT_OF_MEMORY, 0, 0]
     assert simcuda.counts()[name] >= 4
+
+
+WITHOUT_A_CODE = {
+    "cudaGetErrorName",
+    "cudaGetErrorString",
+    "cudaGetLastError",
+    "cudaPeekAtLastError",
+}
+"""Functions that give a text, or the code of another call."""
+
+
+def test_every_function_is_counted_and_can_be_made_to_fail():
+    listed = subprocess.run(["nm", "-D", "--defined-only", library_file()], capture_output=True, text=True, check=True)
+    names = set(re.findall(r" T (cu(?:da)?[A-Z]\w+)$", listed.stdout, re.MULTILINE)) - WITHOUT_A_CODE
+    assert len(names) > 900
+    before = simcuda.counts()
+    wrong = []
+    for name in sorted(names):
+        simcuda.fail(name, code=555)
+        # It is refused before it looks at what it got.
+        if call(name, *[0] * 6) != 555 or simcuda.counts().get(name) != before.get(name, 0) + 1:
+            wrong.append(name)
+    assert wrong == []
+
+
+def library_file():
+    with open("/proc/self/maps") as maps:
+        return next(line.split()[-1] for line in maps if "libsimcuda" in line or "libcuda.so" in line)
+
+
+def test_what_a_test_leaves_behind_fails_it():
+    code = """
+import simcuda, torch
+from test_simulation import call, result
+stream = result("cudaStreamCreate")
+call("cudaStreamDestroy", stream)
+call("cudaStreamQuery", stream)
+"""
+    environment = simcuda.environment()
+    environment["PYTHONPATH"] += os.pathsep + os.path.dirname(__file__)
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=45)
+    assert "simcuda: " in ran.stderr, "which fails the test whose process this is"
+    assert "stream" in ran.stderr
 
 
 @pytest.mark.process(SIMCUDA_FAIL="cudaHostAlloc:2:2,cudaEventQuery:1:999")

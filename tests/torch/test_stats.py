@@ -171,7 +171,6 @@ def test_the_fraction_can_be_asked_for():
     assert torch.cuda.get_per_process_memory_fraction() == pytest.approx(0.25)
 
 
-@pytest.mark.skipif(not hasattr(torch.accelerator, "memory_allocated"), reason="this version of torch has none of them")
 def test_the_accelerators_functions_agree():
     kept = used(10 * MIB)
     assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() == 10 * MIB

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from flagstone import __version__
-from flagstone.cli import bench, demo, info, replay, report, run
+from flagstone.cli import bench, demo, info, replay, report, run, top
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -22,18 +22,18 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
-    top = _Parser(
+    every = _Parser(
         prog="flagstone",
         description="A GPU memory pool: look at it, measure it, and replay recorded memory traces on it.",
         epilog="example: flagstone demo",
     )
-    top.add_argument("--version", action="version", version=f"flagstone {__version__}")
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in (info, demo, replay, report, bench, run):
+    every.add_argument("--version", action="version", version=f"flagstone {__version__}")
+    commands = every.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in (info, demo, replay, report, top, bench, run):
         added = command.add_parser(commands)
         if command is not run:  # which prints what the script prints
             added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
-    return top
+    return every
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
 def _measure(options: argparse.Namespace, say: Say) -> tuple[list[Row], str]:
     """Return the rows, and the backend that they were measured on."""
     if options.name == "fragmentation":
-        return fragmentation.rows(options, say), "sim"
+        return fragmentation.rows(options, say)
     if options.traces or options.picture:
         raise ConfigError(f"bench {options.name} takes no traces and draws no picture; bench fragmentation does")
     if options.name in _TORCH_BENCHES:

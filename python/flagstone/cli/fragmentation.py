@@ -1,4 +1,4 @@
-"""`flagstone bench fragmentation`: traces on torch's allocators and on flagstone under torch, on the simulated CUDA."""
+"""`flagstone bench fragmentation`: traces on torch's allocators and on flagstone under torch."""
 
 import argparse
 from collections.abc import Callable, Iterable
@@ -23,14 +23,15 @@ _ENDINGS = (".csv", ".csv.gz", ".pickle", ".pickle.gz", ".log", ".log.gz")
 Row = dict[str, Any]
 
 
-def rows(options: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
-    """Replay each trace on each allocator in a new process; return a row for each. Draw the picture that is asked for.
+def rows(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[list[Row], str]:
+    """Replay each trace on each allocator in a new process; return a row for each, and the backend.
 
-    `passes` has what each pass cost: `peak_reserved_bytes`, `driver_calls` by name, `memory_calls` of them, and
-    `driver_time_us` by the price list. `ConfigError` if there is no trace or a real device is asked for.
+    Draws the picture that is asked for. `passes` has what each pass cost: `peak_reserved_bytes`, and, on the simulated
+    device, `driver_calls` by name, `memory_calls` of them, and `driver_time_us` by the price list, on a real one
+    `ns_per_op`. `ConfigError` if there is no trace.
     """
-    if options.backend == "cuda":
-        raise ConfigError("bench fragmentation sets the device's clock, so it runs on the simulated CUDA only")
+    # A machine with a device may be in use: that is taken only where it is asked for.
+    simulated = options.backend != "cuda"
     files = list(_files(options.traces))
     if not files:
         raise ConfigError("name traces, files or folders of them, for instance those of benches/traces/generate.py")
@@ -38,25 +39,34 @@ def rows(options: argparse.Namespace, say: Callable[[str], None]) -> list[Row]:
         picture.need_matplotlib()
     reports = []
     with ExitStack() as stack:
-        contestants = {name: stack.enter_context(Contestant(name, simulated=True, **_DEVICE)) for name in ALLOCATORS}
+        contestants = {
+            name: stack.enter_context(Contestant(name, simulated=simulated, **(_DEVICE if simulated else {})))
+            for name in ALLOCATORS
+        }
         for path, (name, contestant) in product(files, contestants.items()):
             say(f"fragmentation: {path.name} on {name}")
-            report = contestant.ask("replay", path=str(path), passes=options.passes, lag_ms=options.lag)
-            reports.append(_row(name, path, options.lag, report))
+            arguments = {"path": str(path), "passes": options.passes, "lag_ms": options.lag, "simulated": simulated}
+            reports.append(_row(name, path, options.lag if simulated else None, contestant.ask("replay", **arguments)))
     if options.picture:
         picture.draw(reports, options.picture)
-    return [{key: value for key, value in row.items() if key != "series"} for row in reports]
+    rows = [{key: value for key, value in row.items() if key != "series"} for row in reports]
+    return rows, "sim" if simulated else "cuda"
 
 
 def summary(row: Row) -> Row:
     """Return what of a row fits a line of text."""
     first, *others = row["passes"]
     last = others[-1] if others else first
-    return {
+    held = {
         "trace": row["case"],
         "allocator": row["allocator"],
         "MiB held": row["peak_reserved_bytes"] >> 20,
         "utilisation": round(row["utilisation"], 3),
+    }
+    if "driver_calls" not in first:
+        return {**held, "ns per operation": first["ns_per_op"], "ns, last pass": last["ns_per_op"]}
+    return {
+        **held,
         "memory calls": first["memory_calls"],
         "ms in the driver": round(first["driver_time_us"] / 1000, 1),
         "memory calls, last pass": last["memory_calls"],
@@ -72,10 +82,11 @@ def _files(traces: Iterable[str]) -> Iterable[Path]:
             yield path
 
 
-def _row(allocator: str, path: Path, lag_ms: float, report: Row) -> Row:
+def _row(allocator: str, path: Path, lag_ms: float | None, report: Row) -> Row:
     for result in report["passes"]:
-        calls = result["driver_calls"]
-        result["memory_calls"] = sum(count for name, count in calls.items() if name in _MEMORY_CALLS)
+        if "driver_calls" in result:
+            calls = result["driver_calls"].items()
+            result["memory_calls"] = sum(count for name, count in calls if name in _MEMORY_CALLS)
     return {
         "allocator": allocator,
         "case": path.name.removesuffix(".gz").removesuffix(".csv"),

@@ -56,4 +56,4 @@ def run(options: argparse.Namespace) -> None:
             print(f"  {what}: {'yes' if device[key] else 'no'}")
     print("settings, as keyword arguments of a pool or FLAGSTONE_CONF=key:value,key:value:")
     for key, allowed in build["settings"].items():
-        print(f"  {key}: {allowed}")
+        print(f"  {key}: {allowed} (default: {build['defaults'][key]})")

@@ -103,7 +103,11 @@ def _pinned_calls(device: simulation.Device | None) -> int:
 
 def _torchs_peaks() -> tuple[int, int]:
     stats = torch.cuda.host_memory_stats()
-    return stats["allocated_bytes.peak"], stats["active_bytes.peak"]
+    # Before torch 2.10 what is held was called reserved, and what is in use allocated.
+    names = ("allocated", "active") if "active_bytes.peak" in stats else ("reserved", "allocated")
+    held, in_use = (stats[f"{name}_bytes.peak"] for name in names)
+    # Some versions (seen to 2.11) count a block that is used again while a copy of it is under way more than once.
+    return held, min(in_use, held)
 
 
 def _pools_peaks() -> tuple[int, int]:

@@ -9,7 +9,7 @@ from flagstone import _core
 from flagstone.errors import CudaUnavailableError, FlagstoneError
 
 FOLDER = "SIMCUDA_FOLDER"
-"""Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1 and what stands in for others."""
+"""Names the folder with the simulated libraries: libcuda.so.1, libnvidia-ml.so.1, libcudart.so and stand-ins."""
 
 
 def environment() -> dict[str, str]:
@@ -23,7 +23,7 @@ def environment() -> dict[str, str]:
             f"{FOLDER} does not say where the simulated CUDA is: `make simcuda` in a checkout of flagstone builds it, "
             "with a Python that has torch, and says how to use it; with a GPU, use --backend cuda"
         )
-    library = Path(folder).resolve() / "libcuda.so.1"
+    library = Path(folder).resolve() / "libcudart.so"
     if not library.exists():
         raise FlagstoneError(f"{library}: not found; `make simcuda` in a checkout of flagstone builds it anew")
     paths = [str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")]

@@ -7,7 +7,7 @@ import torch
 from flagstone import _core
 from flagstone._process import configure
 from flagstone.errors import FlagstoneError
-from flagstone.torch._swap import is_installed, need_cuda_build
+from flagstone.torch._swap import is_installed, need_torch
 
 
 @cache
@@ -25,8 +25,8 @@ class MemPool(torch.cuda.MemPool):
     """
 
     def __init__(self, *, use_on_oom: bool = False, no_split: bool = False, **settings: object) -> None:
-        """Make the pool; `FlagstoneError` if this torch has no CUDA or flagstone is its allocator."""
-        need_cuda_build()
+        """Make the pool; `FlagstoneError` if this torch has no CUDA or is too old, or flagstone is its allocator."""
+        need_torch()
         if is_installed():
             raise FlagstoneError(
                 "flagstone is torch's allocator in this process already; use flagstone.torch.PrivatePool, or "

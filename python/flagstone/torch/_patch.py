@@ -14,13 +14,14 @@ import torch
 
 from flagstone import _core
 from flagstone.stats import LargeStats, Stats
-from flagstone.torch import _history, _private, _stats
+from flagstone.torch import _captures, _history, _private, _stats
+from flagstone.torch._swap import version
 
 _totals: dict[int, Stats] = {}
 """What the totals of a device were when they were last reset."""
 
-_KNOWS_PRIVATE_POOLS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
-"""Whether `torch.cuda.memory_stats` takes ids of pools for keys; 2.11 fails at them, 2.12 and 2.13 were not tried."""
+_KNOWS_PRIVATE_POOLS = version() >= (2, 13)
+"""Whether `torch.cuda.memory_stats` takes ids of pools for keys."""
 
 _NOTHING = Stats(
     **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "steps", "large", "miss_times"}},
@@ -41,6 +42,8 @@ def apply() -> None:
             setattr(owner, name, _refusal(what))
     if hasattr(torch.cuda.CUDAGraph, "_retain_pool"):
         torch.cuda.CUDAGraph._retain_pool = _retain_pool
+    if version() < (2, 14):
+        _captures.apply()
     torch.cuda.MemPool = torch.cuda.memory.MemPool = _private.MemPool
 
 

@@ -18,6 +18,9 @@ HOOKS = {
 }
 """torch's setters, and the C functions that they get."""
 
+OLDEST = (2, 9)
+"""The oldest torch that is supported: those before it have no memory functions of `torch.accelerator`."""
+
 _installed = False
 
 
@@ -27,10 +30,10 @@ def install(*, patch: bool = True, **settings: object) -> None:
     `settings` are the keyword arguments of `flagstone.Pool`, as `limit="20GiB"`. With `patch`, torch's own statistics
     (`torch.cuda.memory_allocated` and its like) answer from the pools; without, they raise. A second call with the same
     settings does nothing. `ConfigError` if the settings are not valid or others are in force; `FlagstoneError` if this
-    torch has no CUDA, CUDA is initialised already, or another allocator was installed.
+    torch has no CUDA or is too old, CUDA is initialised already, or another allocator was installed.
     """
     global _installed
-    need_cuda_build()
+    need_torch()
     if not _installed and torch.cuda.is_initialized():
         raise FlagstoneError(
             "CUDA is initialised already in this process; call flagstone.torch.install() before the first CUDA tensor"
@@ -59,7 +62,17 @@ def is_installed() -> bool:
     return _installed
 
 
-def need_cuda_build() -> None:
-    """Raise `FlagstoneError` where this torch has no CUDA."""
+def version() -> tuple[int, int]:
+    """Return the first two numbers of torch's version."""
+    major, minor = torch.__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def need_torch() -> None:
+    """Raise `FlagstoneError` where this torch has no CUDA or is too old."""
+    if version() < OLDEST:
+        raise FlagstoneError(
+            f"torch {torch.__version__} is too old for flagstone; install {OLDEST[0]}.{OLDEST[1]} or newer"
+        )
     if not hasattr(torch._C, "_cuda_customAllocator"):
         raise FlagstoneError(f"torch {torch.__version__} is a build without CUDA; install one with CUDA")

@@ -1,6 +1,7 @@
 //! A simulated `libcuda.so.1`: NVIDIA's driver interface in front of flagstone's simulated device, for tests; and, in the same
 //! file, the runtimes of CUDA 12 and 13 as torch and CuPy use them, and a little of NVML and of cuBLAS. Loaded ahead of torch
-//! (`LD_PRELOAD`) its functions take the place of those of libcudart and libcublas; Numba and cuda.core ask it for the driver's
+//! its functions take the place of those of libcudart and libcublas: `tests/torch/standins.py` makes an empty library of
+//! libcudart's name that brings this one along, to be preloaded (`LD_PRELOAD`). Numba and cuda.core ask it for the driver's
 //! functions by name.
 //!
 //! | environment variable | what it sets, when the driver starts | default |

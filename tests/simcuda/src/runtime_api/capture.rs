@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_ulonglong, c_void};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Code, CuResult, Graph};
 
+use super::major::Major;
 use super::{device_of, runtime};
 use crate::driver_api::capture::{exchange, mode, status};
 use crate::driver_api::write;
@@ -86,6 +87,7 @@ runtime! {
         unsafe { write(out, status(found)) }
     }
 
+    /// In CUDA 12 the last four are not there.
     fn cudaStreamGetCaptureInfo(
         stream: usize,
         out: *mut u32,
@@ -95,14 +97,17 @@ runtime! {
         edges: *mut *const c_void,
         count: *mut usize,
     ) {
-        // SAFETY: the caller promises that each is null or can be written.
+        // SAFETY: the caller promises that each that there is is null or can be written.
         unsafe {
+            if Major::get() == Major::Cuda12 {
+                return write_capture_info(stream, out, id, null_mut(), null_mut(), null_mut());
+            }
             let _ = write(edges, null());
             write_capture_info(stream, out, id, graph, nodes, count)
         }
     }
 
-    /// That of CUDA 12: without edges.
+    /// Of CUDA 12 alone: without edges.
     fn cudaStreamGetCaptureInfo_v2(
         stream: usize,
         out: *mut u32,
@@ -111,6 +116,7 @@ runtime! {
         nodes: *mut *const c_void,
         count: *mut usize,
     ) {
+        Major::Cuda12.only()?;
         // SAFETY: the caller's promises.
         unsafe { write_capture_info(stream, out, id, graph, nodes, count) }
     }

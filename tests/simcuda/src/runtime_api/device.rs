@@ -4,6 +4,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use flagstone::driver::sim::Code;
 
+use super::major::Major;
 use super::runtime;
 use crate::driver_api::context::{GREATEST_PRIORITY, LEAST_PRIORITY, current_or_first, make_current, ordinal};
 use crate::driver_api::{VERSION, attribute, write};
@@ -107,9 +108,14 @@ runtime! {
         unsafe { write(version, VERSION) }
     }
 
+    /// The driver is the newest whatever the runtime.
     fn cudaRuntimeGetVersion(version: *mut c_int) {
+        let own = match Major::get() {
+            Major::Cuda12 => 12_080,
+            Major::Cuda13 => VERSION,
+        };
         // SAFETY: the caller's promise.
-        unsafe { write(version, VERSION) }
+        unsafe { write(version, own) }
     }
 
     /// What graphs hold for their own memory nodes: nothing.

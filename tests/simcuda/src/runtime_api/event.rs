@@ -5,6 +5,7 @@ use std::ffi::c_uint;
 use flagstone::driver::sim::{Code, CuResult};
 use flagstone::driver::{Event, Stream};
 
+use super::major::Major;
 use super::{device_of, device_of_event, runtime};
 use crate::driver_api::context::current_or_first;
 use crate::driver_api::write;
@@ -19,6 +20,14 @@ fn record(event: usize, stream: usize) -> CuResult {
         return Err(Code::INVALID_HANDLE);
     }
     device.event_record(Event(event), Stream(stream))
+}
+
+/// # Safety
+/// `milliseconds` is null or can be written.
+unsafe fn write_elapsed(milliseconds: *mut f32, start: usize, end: usize) -> CuResult {
+    let ns = device_of_event(Event(start))?.event_elapsed_ns(Event(start), Event(end))?;
+    // SAFETY: by the contract.
+    unsafe { write(milliseconds, ns as f32 / 1e6) }
 }
 
 runtime! {
@@ -49,9 +58,15 @@ runtime! {
     }
 
     fn cudaEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
-        let ns = device_of_event(Event(start))?.event_elapsed_ns(Event(start), Event(end))?;
         // SAFETY: the caller's promise.
-        unsafe { write(milliseconds, ns as f32 / 1e6) }
+        unsafe { write_elapsed(milliseconds, start, end) }
+    }
+
+    /// Of CUDA 12 alone: what CUDA 13 has under the other name.
+    fn cudaEventElapsedTime_v2(milliseconds: *mut f32, start: usize, end: usize) {
+        Major::Cuda12.only()?;
+        // SAFETY: the caller's promise.
+        unsafe { write_elapsed(milliseconds, start, end) }
     }
 
     fn cudaEventDestroy(event: usize) {

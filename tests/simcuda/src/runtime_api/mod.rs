@@ -1,5 +1,5 @@
-//! The runtime's functions that torch uses, over the same devices as the driver's. The runtime is that of CUDA 13,
-//! and that of CUDA 12: what differs has other names there.
+//! The runtime's functions that torch uses, over the same devices as the driver's. The runtime is that of CUDA 13, and in a
+//! process that was built for CUDA 12 that one: see [`major`].
 
 mod capture;
 mod copy;
@@ -9,6 +9,7 @@ mod entry_point;
 mod error;
 mod event;
 mod kernel;
+mod major;
 mod memory;
 mod pool;
 mod properties;

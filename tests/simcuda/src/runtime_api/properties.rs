@@ -4,32 +4,26 @@ use std::ffi::c_int;
 
 use flagstone::driver::sim::{Code, CuResult};
 
+use super::major::Major;
 use super::runtime;
 use crate::driver_api::{attribute, uuid};
 use crate::state::{self, machine};
 
-/// A version of `cudaDeviceProp`: which of the offsets below are its own, and its bytes.
-#[derive(Clone, Copy)]
-enum Version {
-    Cuda12,
-    Cuda13,
-}
-
 const LONGEST: usize = 1032;
 
-impl Version {
-    const fn bytes(self) -> usize {
-        match self {
-            Self::Cuda12 => LONGEST,
-            Self::Cuda13 => 1008,
-        }
+/// The bytes of `cudaDeviceProp`.
+const fn size(major: Major) -> usize {
+    match major {
+        Major::Cuda12 => LONGEST,
+        Major::Cuda13 => 1008,
     }
+}
 
-    const fn offset(self, [cuda12, cuda13]: [usize; 2]) -> usize {
-        match self {
-            Self::Cuda12 => cuda12,
-            Self::Cuda13 => cuda13,
-        }
+/// Which of the offsets below is the one.
+const fn offset([cuda12, cuda13]: [usize; 2], major: Major) -> usize {
+    match major {
+        Major::Cuda12 => cuda12,
+        Major::Cuda13 => cuda13,
     }
 }
 
@@ -68,8 +62,9 @@ const SIZES: &[([usize; 2], usize)] = &[
 ];
 
 /// # Safety
-/// `properties` is null or has room for a `cudaDeviceProp` of the version.
-unsafe fn write_properties(properties: *mut u8, device: c_int, version: Version) -> CuResult {
+/// `properties` is null or has room for a `cudaDeviceProp` of the version, if that is the process's.
+unsafe fn write_properties(properties: *mut u8, device: c_int, major: Major) -> CuResult {
+    major.only()?;
     state::start()?;
     let own = machine()?.device(device)?.properties();
     if properties.is_null() {
@@ -77,7 +72,7 @@ unsafe fn write_properties(properties: *mut u8, device: c_int, version: Version)
     }
     let mut bytes = [0u8; LONGEST];
     let mut set = |at: [usize; 2], value: &[u8]| {
-        let at = version.offset(at);
+        let at = offset(at, major);
         bytes[at..at + value.len()].copy_from_slice(value);
     };
     set([0; 2], &own.name.as_bytes()[..own.name.len().min(255)]);
@@ -94,18 +89,20 @@ unsafe fn write_properties(properties: *mut u8, device: c_int, version: Version)
     set([388, 384], &attribute(16, device)?.to_ne_bytes()); // multiProcessorCount
     set([584, 568], &(device + 1).to_ne_bytes()); // pciBusID
     // SAFETY: by the contract.
-    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), properties, version.bytes()) };
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), properties, size(major)) };
     Ok(())
 }
 
 runtime! {
+    /// That of CUDA 13. The one of CUDA 12 gives the shorter structure of CUDA 11.
     fn cudaGetDeviceProperties(properties: *mut u8, device: c_int) {
-        // SAFETY: a caller that was built for CUDA 13 promises it. One for CUDA 12 calls the other function.
-        unsafe { write_properties(properties, device, Version::Cuda13) }
+        // SAFETY: the caller's promise.
+        unsafe { write_properties(properties, device, Major::Cuda13) }
     }
 
+    /// That of CUDA 12.
     fn cudaGetDeviceProperties_v2(properties: *mut u8, device: c_int) {
-        // SAFETY: a caller that was built for CUDA 12 promises it; CUDA 13 has no such function.
-        unsafe { write_properties(properties, device, Version::Cuda12) }
+        // SAFETY: the caller's promise.
+        unsafe { write_properties(properties, device, Major::Cuda12) }
     }
 }
