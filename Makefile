@@ -103,6 +103,18 @@ faults:  ## Each driver call of every scenario fails once, and from it on: how m
 		awk '/ failures at / { for (i = 1; i < NF; i++) if ($$(i + 1) == "failures") tried += $$i } { print } \
 			END { print tried " failures tried" }'
 
+.PHONY: fuzz
+fuzz: SECONDS := 60
+fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for SECONDS=60
+	.ci/fuzz.sh $(SECONDS)
+
+.PHONY: sanitize
+sanitize:  ## The Rust tests under the sanitizer for addresses, which looks for leaks too
+	.ci/sanitize.sh address
+
+.PHONY: proof
+proof: loom mutants faults fuzz sanitize soak  ## Everything that looks for faults in memory safety and concurrency
+
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
 

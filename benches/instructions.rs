@@ -22,16 +22,16 @@ const MANY: u64 = 11_000;
 type Case = (&'static str, u64, &'static str, fn(&Pool<Sim>));
 
 const CASES: [Case; 6] = [
-    ("pair of 512 bytes", 200, "", |pool| pair(pool, 512)),
-    ("pair of 64 KiB", 190, "", |pool| pair(pool, 64 * KIB)),
-    ("pair of 16 MiB", 280, "", |pool| pair(pool, 16 * MIB)),
+    ("pair of 512 bytes", 180, "", |pool| pair(pool, 512)),
+    ("pair of 64 KiB", 168, "", |pool| pair(pool, 64 * KIB)),
+    ("pair of 16 MiB", 185, "", |pool| pair(pool, 16 * MIB)),
     ("pair of 512 bytes, no magazine", 1000, "magazine:0", |pool| {
         pair(pool, 512)
     }),
     ("pair of 64 KiB, no magazine", 970, "magazine:0", |pool| {
         pair(pool, 64 * KIB)
     }),
-    ("100 blocks of 4 KiB, freed in order", 20_000, "", |pool| {
+    ("100 blocks of 4 KiB, freed in order", 17_500, "", |pool| {
         batch(pool, 4 * KIB)
     }),
 ];

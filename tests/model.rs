@@ -12,18 +12,63 @@ use std::collections::BTreeMap;
 
 const CAPACITY: u64 = 96 << 20;
 const STREAMS: usize = 3;
+/// The stream that comes and goes.
+const PASSING: usize = 2;
+/// What stands for it in blocks that were allocated before it went.
+const GONE: usize = usize::MAX;
+/// How many private pools there are.
+const PRIVATE: u64 = 2;
 
 #[derive(Debug, Clone)]
 enum Action {
-    Alloc { bytes: u64, stream: usize },
-    Free { which: usize },
-    FreeOn { which: usize, stream: usize },
-    Use { which: usize, stream: usize },
-    FreeAgain { which: usize },
-    Advance { microseconds: u64 },
-    Trim { target: u64 },
-    Limit { bytes: Option<u64> },
-    Fail { call: usize, count: u64 },
+    Alloc {
+        bytes: u64,
+        stream: usize,
+        elsewhere: bool,
+    },
+    Free {
+        which: usize,
+        elsewhere: bool,
+    },
+    FreeOn {
+        which: usize,
+        stream: usize,
+    },
+    Use {
+        which: usize,
+        stream: usize,
+    },
+    FreeAgain {
+        which: usize,
+    },
+    Advance {
+        microseconds: u64,
+    },
+    /// The stream whose handle may die does, and another one comes.
+    NewStream,
+    BeginPrivate {
+        id: u64,
+        stream: usize,
+    },
+    EndPrivate {
+        id: u64,
+    },
+    ReleasePrivate {
+        id: u64,
+    },
+    Reserve {
+        bytes: u64,
+    },
+    Trim {
+        target: u64,
+    },
+    Limit {
+        bytes: Option<u64>,
+    },
+    Fail {
+        call: usize,
+        count: u64,
+    },
 }
 
 fn sizes() -> impl Strategy<Value = u64> {
@@ -38,17 +83,27 @@ fn sizes() -> impl Strategy<Value = u64> {
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
-        10 => (sizes(), 0..STREAMS).prop_map(|(bytes, stream)| Action::Alloc { bytes, stream }),
-        7 => any::<usize>().prop_map(|which| Action::Free { which }),
+        10 => (sizes(), 0..STREAMS, rare()).prop_map(|(bytes, stream, elsewhere)| Action::Alloc { bytes, stream, elsewhere }),
+        7 => (any::<usize>(), rare()).prop_map(|(which, elsewhere)| Action::Free { which, elsewhere }),
         1 => (any::<usize>(), 0..STREAMS).prop_map(|(which, stream)| Action::FreeOn { which, stream }),
         2 => (any::<usize>(), 0..STREAMS).prop_map(|(which, stream)| Action::Use { which, stream }),
         1 => any::<usize>().prop_map(|which| Action::FreeAgain { which }),
         2 => (0u64..400).prop_map(|microseconds| Action::Advance { microseconds }),
+        1 => Just(Action::NewStream),
+        1 => (0..PRIVATE, 0..STREAMS).prop_map(|(id, stream)| Action::BeginPrivate { id, stream }),
+        1 => (0..PRIVATE).prop_map(|id| Action::EndPrivate { id }),
+        1 => (0..PRIVATE).prop_map(|id| Action::ReleasePrivate { id }),
+        1 => (0u64..CAPACITY).prop_map(|bytes| Action::Reserve { bytes }),
         1 => (0u64..CAPACITY).prop_map(|target| Action::Trim { target }),
         1 => prop::option::of(0u64..CAPACITY).prop_map(|bytes| Action::Limit { bytes }),
         1 => (0..FAILING.len(), 1u64..4).prop_map(|(call, count)| Action::Fail { call, count }),
     ];
     prop::collection::vec(action, 1..120)
+}
+
+/// Whether another thread does it.
+fn rare() -> impl Strategy<Value = bool> {
+    prop::bool::weighted(0.2)
 }
 
 fn dependencies() -> impl Strategy<Value = Dependencies> {
@@ -84,6 +139,8 @@ struct Model {
     live: BTreeMap<u64, Block>,
     freed: Vec<u64>,
     stamp: u8,
+    /// How often each private pool was begun and not released.
+    held: [u32; PRIVATE as usize],
 }
 
 impl Model {
@@ -109,6 +166,7 @@ impl Model {
             live: BTreeMap::new(),
             freed: Vec::new(),
             stamp: 0,
+            held: [0; PRIVATE as usize],
         }
     }
 
@@ -119,13 +177,17 @@ impl Model {
 
     fn step(&mut self, action: &Action) {
         match *action {
-            Action::Alloc { bytes, stream } => self.alloc(bytes, stream),
-            Action::Free { which } => {
+            Action::Alloc {
+                bytes,
+                stream,
+                elsewhere,
+            } => self.alloc(bytes, stream, elsewhere),
+            Action::Free { which, elsewhere } => {
                 if let Some(addr) = self.pick(which) {
                     let block = self.compare(addr);
                     // The last work on the block's own stream: may be under way when the block is freed.
                     self.launch(block.stream, addr, block.bytes);
-                    self.pool.free(addr).expect("live");
+                    self.maybe_elsewhere(elsewhere, |pool| pool.free(addr)).expect("live");
                     self.forget(addr);
                 }
             }
@@ -157,6 +219,18 @@ impl Model {
                 }
             }
             Action::Advance { microseconds } => self.sim.advance(microseconds * 1000),
+            Action::NewStream => self.renew_stream(),
+            Action::BeginPrivate { id, stream } => {
+                let stream = self.streams[stream];
+                self.pool.begin_private((0, id), move |asked| asked == stream);
+                self.held[id as usize] += 1;
+            }
+            Action::EndPrivate { id } => self.pool.end_private((0, id)),
+            Action::ReleasePrivate { id } => {
+                self.pool.release_private((0, id));
+                self.held[id as usize] = self.held[id as usize].saturating_sub(1);
+            }
+            Action::Reserve { bytes } => drop(self.pool.reserve(bytes)),
             Action::Trim { target } => drop(self.pool.trim(target)),
             Action::Limit { bytes } => self.pool.set_limit(bytes),
             Action::Fail { call, count } => {
@@ -165,9 +239,27 @@ impl Model {
         }
     }
 
-    fn alloc(&mut self, bytes: u64, stream: usize) {
+    /// Calls the pool, from a thread that ends then or from this one.
+    fn maybe_elsewhere<T: Send>(&self, elsewhere: bool, call: impl FnOnce(&Pool<Sim>) -> T + Send) -> T {
+        if elsewhere {
+            std::thread::scope(|scope| scope.spawn(|| call(&self.pool)).join().expect("no panic"))
+        } else {
+            call(&self.pool)
+        }
+    }
+
+    fn renew_stream(&mut self) {
+        let old = self.streams[PASSING];
+        self.sim.stream_destroy(old).expect("live");
+        self.streams[PASSING] = self.sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+        let of_old = self.live.values_mut().filter(|block| block.stream == PASSING);
+        of_old.for_each(|block| block.stream = GONE);
+    }
+
+    fn alloc(&mut self, bytes: u64, stream: usize, elsewhere: bool) {
         let before = self.pool.stats();
-        match self.pool.alloc(bytes, self.streams[stream]) {
+        let handle = self.streams[stream];
+        match self.maybe_elsewhere(elsewhere, |pool| pool.alloc(bytes, handle)) {
             Ok(addr) => {
                 let size = self.pool.block(addr).expect("live").bytes;
                 let (below, above) = (self.live.range(..addr).next_back(), self.live.range(addr..).next());
@@ -209,7 +301,7 @@ impl Model {
 
     /// Work that reads the block and takes a while.
     fn launch(&self, stream: usize, addr: u64, bytes: u64) {
-        if bytes > 0 {
+        if bytes > 0 && stream != GONE {
             let work = Work::new().reads(addr, bytes).takes(50_000);
             self.sim.launch(self.streams[stream], work).expect("launched");
         }
@@ -219,9 +311,11 @@ impl Model {
     fn compare(&self, addr: u64) -> Block {
         let block = self.live[&addr].clone();
         if block.bytes > 0 {
-            self.sim
-                .stream_synchronize(self.streams[block.stream])
-                .expect("its work ends");
+            match self.streams.get(block.stream) {
+                Some(&stream) => self.sim.stream_synchronize(stream).expect("its work ends"),
+                // Longer than all that it can have been given.
+                None => self.sim.advance(100_000_000),
+            }
             let mut bytes = vec![0; block.bytes as usize];
             self.sim.read(addr, &mut bytes).expect("readable");
             let wrong = bytes.iter().position(|&byte| byte != block.stamp);
@@ -259,6 +353,14 @@ fn run(source: Source, magazine: u64, dependencies: Dependencies, actions: &[Act
     }
     model.sim.clear_faults();
     model.pool.set_limit(None);
+    for id in 0..PRIVATE {
+        for _ in 0..actions.len() {
+            model.pool.end_private((0, id));
+        }
+        for _ in 0..model.held[id as usize] {
+            model.pool.release_private((0, id));
+        }
+    }
     let blocks: Vec<u64> = model.live.keys().copied().collect();
     for addr in blocks {
         model.compare(addr);

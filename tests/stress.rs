@@ -4,7 +4,7 @@ use flagstone::Pool;
 use flagstone::config::{Config, Source};
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Options, Sim, StreamKind};
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex};
 
 const MIB: u64 = 1 << 20;
 
@@ -67,6 +67,44 @@ fn nobody_fails_while_there_is_enough_for_all() {
         });
         assert_eq!(pool.check(), Ok(()));
         assert!(pool.stats().peak_reserved_bytes <= 64 * MIB);
+    }
+}
+
+#[test]
+fn blocks_of_random_sizes_in_a_shared_table_are_all_accounted_for() {
+    for most in [10_000, 4 * MIB as usize] {
+        let (_, pool) = device(Source::VirtualMemory);
+        let table: Mutex<Vec<(u64, u64)>> = Mutex::default();
+        together(4, |thread| {
+            let mut random = thread as u64 + 1;
+            for _ in 0..20_000 {
+                let mut blocks = table.lock().expect("no panic");
+                if next(&mut random).is_multiple_of(2) && blocks.len() < 40 {
+                    drop(blocks);
+                    let bytes = (100 + next(&mut random) % most) as u64;
+                    let block = pool.alloc(bytes, Stream::LEGACY).expect("there is room");
+                    table.lock().expect("no panic").push((block, bytes));
+                } else if !blocks.is_empty() {
+                    // Whoever allocated it, and whether that thread has ended meanwhile.
+                    let place = next(&mut random) % blocks.len();
+                    let (block, bytes) = blocks.swap_remove(place);
+                    drop(blocks);
+                    pool.free_sized(block, bytes).expect("live");
+                }
+            }
+        });
+        for (block, bytes) in table.into_inner().expect("no panic") {
+            pool.free_sized(block, bytes).expect("live");
+        }
+        assert_eq!(pool.check(), Ok(()));
+        let stats = pool.stats();
+        assert_eq!(
+            (stats.allocated_bytes, stats.live_blocks, stats.pending_blocks),
+            (0, 0, 0)
+        );
+        assert_eq!((stats.invalid_free_count, stats.double_free_count), (0, 0));
+        pool.trim(0).expect("the device can be waited for");
+        assert_eq!(pool.stats().reserved_bytes, 0);
     }
 }
 

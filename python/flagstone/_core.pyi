@@ -56,6 +56,8 @@ __all__ = [
     "replay",
     "simulated_prices",
     "time_driver",
+    "time_handed_over",
+    "time_object_handed_over",
     "time_object_pairs",
     "time_pairs",
     "time_pairs_behind_holes",
@@ -283,6 +285,8 @@ def time_pairs(
     functions: _Functions, nbytes: int, count: int, *, threads: int = 1, device: int = 0, stream: int = 0
 ) -> int: ...
 def time_object_pairs(this: int, methods: _Functions, nbytes: int, count: int, *, threads: int = 1) -> int: ...
+def time_handed_over(functions: _Functions, nbytes: int, count: int, *, device: int = 0, stream: int = 0) -> int: ...
+def time_object_handed_over(this: int, methods: _Functions, nbytes: int, count: int) -> int: ...
 def plain_functions(malloc: int, free: int) -> _Functions: ...
 def time_pairs_behind_holes(
     functions: _Functions, nbytes: int, count: int, *, holes: int, device: int = 0, stream: int = 0

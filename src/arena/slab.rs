@@ -64,6 +64,8 @@ impl Slab {
             return None;
         }
         let first = self.first_record.load(Relaxed);
+        // SAFETY: set before any table named this record, and never to null.
+        unsafe { std::hint::assert_unchecked(!first.is_null()) };
         // SAFETY: a slab record keeps its class and its run of block records for ever: the pointer is to the first of as
         // many records as there are slots, which live as long as the pool.
         Some(unsafe { &*first.add(slot as usize) })

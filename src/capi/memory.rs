@@ -4,7 +4,7 @@ use super::error::{call, keep, quietly};
 use super::throw;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::{Error, Result};
-use crate::pool::Hit;
+use crate::pool::{Hit, pointer};
 use crate::registry::process;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,10 +17,6 @@ fn hit(size: usize, device: c_int, stream: *mut c_void) -> Hit<'static> {
         Some(core) => core.alloc_hit(size as u64, Stream(stream.addr())),
         None => Hit::Miss,
     }
-}
-
-fn pointer(addr: DevicePtr) -> *mut c_void {
-    ptr::with_exposed_provenance_mut(addr as usize)
 }
 
 fn miss(size: usize, device: c_int, stream: *mut c_void) -> Result<*mut c_void> {
@@ -64,7 +60,7 @@ extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c
 pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     match hit(size, device, stream) {
         Hit::Block(addr) => pointer(addr),
-        Hit::Far(far) => pointer(far.fold()),
+        Hit::Rest(rest) => rest.finish(),
         Hit::Miss => alloc_miss(size, device, stream),
     }
 }
@@ -78,7 +74,7 @@ pub unsafe extern "C" fn flagstone_alloc(size: usize, device: c_int, stream: *mu
 pub unsafe extern "C-unwind" fn flagstone_torch_alloc(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
     match hit(size, device, stream) {
         Hit::Block(addr) => pointer(addr),
-        Hit::Far(far) => pointer(far.fold()),
+        Hit::Rest(rest) => rest.finish(),
         Hit::Miss => torch_alloc_miss(size, device, stream),
     }
 }

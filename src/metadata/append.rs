@@ -54,7 +54,7 @@ impl<T: Send + Sync> Append<T> {
     }
 
     /// All items so far.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         // Acquire: pairs with the release in `push`.
         (1..=self.len.load(Ordering::Acquire)).map(|index| self.get(index))
     }

@@ -18,8 +18,9 @@ use super::store::Store;
 use super::zeroed::Zeroed;
 use crate::freelist::Links;
 use crate::size_class;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::sync::length;
+use std::ptr;
 
 /// What a block is at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,14 +73,15 @@ impl State {
 /// One block, 64 bytes: what a hit touches is in one cache line.
 ///
 /// All fields are atomic so that a stale reader is harmless. Who may write: the state by compare-and-swap from `LIVE` or
-/// by whoever holds the block otherwise; `link` by the holder; the neighbour and bin links under the arena's lock.
+/// by whoever holds the block otherwise; `link` and `content` by the holder; the neighbour and bin links under the arena's
+/// lock.
 #[cfg_attr(loom, derive(Default))]
 #[repr(C, align(64))]
 pub(crate) struct Block {
     /// First address.
     pub(crate) addr: AtomicU64,
-    /// What the user asked for, in bytes.
-    pub(crate) requested: AtomicU64,
+    /// Of a block that was given out, what the user asked for, in bytes; of one in a magazine, the next one there.
+    content: AtomicPtr<Block>,
     /// Size in units.
     pub(crate) units: AtomicU32,
     state: AtomicU32,
@@ -127,6 +129,7 @@ impl Links for Blocks {
 
 impl Block {
     /// Size in bytes.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
         size_class::bytes(self.units())
     }
@@ -148,6 +151,33 @@ impl Block {
     /// First address behind the block.
     pub(crate) fn end(&self) -> u64 {
         self.addr() + self.bytes()
+    }
+
+    /// What the user asked for, in bytes. Of a block that was given out; of others it is any number.
+    #[inline(always)]
+    pub(crate) fn requested(&self) -> u64 {
+        // Relaxed: whoever set it gave the pointer on to us by means that order the store.
+        self.content.load(Ordering::Relaxed).addr() as u64
+    }
+
+    /// Notes what the user asked for.
+    #[inline(always)]
+    pub(crate) fn set_requested(&self, bytes: u64) {
+        // Relaxed: the user gets the pointer from us, and passes it on by means that order the store.
+        let bytes = ptr::without_provenance_mut(bytes as usize);
+        self.content.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The next block in a magazine, for whoever has the magazine.
+    #[inline(always)]
+    pub(crate) fn next(&self) -> *mut Self {
+        // Relaxed, both: within one thread, or ordered by what makes the magazine another one's.
+        self.content.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_next(&self, next: *mut Self) {
+        self.content.store(next, Ordering::Relaxed);
     }
 
     pub(crate) fn state(&self) -> State {

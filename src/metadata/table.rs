@@ -1,28 +1,38 @@
 //! From an address to its block, without a lock: a radix table over the 48-bit address space.
 //!
 //! ```text
-//!   addr  47..36        35..21         20..14
-//!        root[4096] -> mid[32768] -> leaf[128]: one entry for each 16 KiB of address space
+//!   addr  47..30          29..14
+//!        root[262144] -> leaf[65536]: one entry for each 16 KiB of address space
 //! ```
 //!
-//! A leaf (1 KiB) exists for each 2 MiB in which a block begins, which is 0.05 % of the memory held; mids are made
-//! for each 64 GiB and only their touched pages take memory. One entry is enough: blocks above 16 KiB begin in
-//! different granules, and smaller ones are slots of a slab that has its granules to itself.
+//! The root (2 MiB) and the leaves (512 KiB, for each GiB in which a block begins) are zeroed memory from the system, of which only
+//! touched pages take memory: 4 KiB for each 8 MiB in which a block begins, 0.05 % of the memory held. One entry is enough: blocks
+//! above 16 KiB begin in different granules, and smaller ones are slots of a slab that has its granules to itself.
 
-use super::zeroed::{Zeroed, drop_array, make_array};
+use super::zeroed::{drop_array, make_array};
 use crate::sync::atomic::{AtomicPtr, Ordering};
-use crate::sync::length;
+use crate::sync::{Mutex, length, lock};
 use std::marker::PhantomData;
 use std::ptr;
 
-const ROOT: usize = length(1 << 12, 2);
-const MID: usize = length(1 << 15, 2);
-const LEAF: usize = length(1 << 7, 8);
+/// What an entry of the root and one of a leaf are for, as powers of two in bytes.
+const LEAF_SHIFT: u32 = 30;
+const ENTRY_SHIFT: u32 = 14;
+const ROOT: usize = length(1 << (48 - LEAF_SHIFT), 2);
+const LEAF: usize = length(1 << (LEAF_SHIFT - ENTRY_SHIFT), 8);
 /// The lowest bit of an entry tells slabs from blocks: records are aligned to 64 bytes.
 const SLAB: usize = 1;
 
 type Leaf = [AtomicPtr<()>; LEAF];
-type Mid = [AtomicPtr<Leaf>; MID];
+type Root = [AtomicPtr<Leaf>; ROOT];
+
+const fn root_place(addr: u64) -> usize {
+    (addr >> LEAF_SHIFT) as usize % ROOT
+}
+
+const fn leaf_place(addr: u64) -> usize {
+    (addr >> ENTRY_SHIFT) as usize % LEAF
+}
 
 /// What begins in a granule.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +48,10 @@ pub(crate) enum Entry<'a, B, S> {
 /// The table, to records of blocks `B` and slabs `S`, which live at least as long. Readers are wait-free; writers of one
 /// entry are ordered by whoever owns that address range.
 pub(crate) struct Table<B, S> {
-    root: Box<[AtomicPtr<Mid>; ROOT]>,
+    /// An array of one, as the leaves are.
+    root: *mut Root,
+    /// Those that were made.
+    leaves: Mutex<Vec<*mut Leaf>>,
     records: PhantomData<(*const B, *const S)>,
 }
 
@@ -50,7 +63,8 @@ unsafe impl<B: Sync, S: Sync> Sync for Table<B, S> {}
 impl<B, S> Table<B, S> {
     pub(crate) fn new() -> Self {
         Self {
-            root: Box::new(std::array::from_fn(|_| AtomicPtr::default())),
+            root: make_array(1),
+            leaves: Mutex::default(),
             records: PhantomData,
         }
     }
@@ -58,30 +72,23 @@ impl<B, S> Table<B, S> {
     /// What begins in the granule of `addr`. For addresses from 2^48 on it answers for another one: the caller compares.
     #[inline(always)]
     pub(crate) fn get(&self, addr: u64) -> Entry<'_, B, S> {
-        // Acquire: the mid's contents are read through the pointer.
-        let mid = self.root[(addr >> 36) as usize % ROOT].load(Ordering::Acquire);
-        if mid.is_null() {
-            return Entry::None;
-        }
-        // SAFETY: mids are made whole before they are published and live as long as the table.
-        let mid = unsafe { &*mid };
         // Acquire: the leaf's contents are read through the pointer.
-        let leaf = mid[(addr >> 21) as usize % MID].load(Ordering::Acquire);
+        let leaf = self.root()[root_place(addr)].load(Ordering::Acquire);
         if leaf.is_null() {
             return Entry::None;
         }
-        // SAFETY: as for mids.
+        // SAFETY: leaves are made whole before they are published and live as long as the table.
         let leaf = unsafe { &*leaf };
         // Acquire: the record that the entry names is read next.
-        let entry = leaf[(addr >> 14) as usize % LEAF].load(Ordering::Acquire);
-        if entry.is_null() {
-            Entry::None
-        } else if entry.addr() & SLAB == 0 {
-            // SAFETY: `set` was given a record that lives as long as the table.
-            Entry::Block(unsafe { &*entry.cast::<B>() })
-        } else {
-            // SAFETY: as above, and the mark is taken off again.
+        let entry = leaf[leaf_place(addr)].load(Ordering::Acquire);
+        if entry.addr() & SLAB != 0 {
+            // SAFETY: `set` was given a record that lives as long as the table, and the mark is taken off again.
             Entry::Slab(unsafe { &*entry.wrapping_byte_sub(SLAB).cast::<S>() })
+        } else if entry.is_null() {
+            Entry::None
+        } else {
+            // SAFETY: as above.
+            Entry::Block(unsafe { &*entry.cast::<B>() })
         }
     }
 
@@ -91,64 +98,56 @@ impl<B, S> Table<B, S> {
     /// # Safety
     /// The record must live as long as the table, at an address that is even.
     pub(crate) unsafe fn set(&self, addr: u64, entry: Entry<'_, B, S>) {
-        let mid = reach(&self.root[(addr >> 36) as usize % ROOT]);
-        let leaf = reach(&mid[(addr >> 21) as usize % MID]);
         let entry: *const () = match entry {
             Entry::None => ptr::null(),
             Entry::Block(block) => ptr::from_ref(block).cast(),
             Entry::Slab(slab) => ptr::from_ref(slab).cast::<()>().wrapping_byte_add(SLAB),
         };
         // Release: the record is visible to whoever reads the entry.
-        leaf[(addr >> 14) as usize % LEAF].store(entry.cast_mut(), Ordering::Release);
+        self.leaf(addr)[leaf_place(addr)].store(entry.cast_mut(), Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn root(&self) -> &Root {
+        // SAFETY: made by `new`, valid when zero, and freed by `drop`.
+        unsafe { &*self.root }
+    }
+
+    /// The leaf for `addr`, made if there is none.
+    fn leaf(&self, addr: u64) -> &Leaf {
+        let slot = &self.root()[root_place(addr)];
+        // Acquire: its contents are read through the pointer.
+        let mut leaf = slot.load(Ordering::Acquire);
+        if leaf.is_null() {
+            let mut leaves = lock(&self.leaves);
+            // Relaxed: only changed under this lock.
+            leaf = slot.load(Ordering::Relaxed);
+            if leaf.is_null() {
+                leaf = make_array(1);
+                leaves.push(leaf);
+                // Release: the zeroed contents go with the pointer.
+                slot.store(leaf, Ordering::Release);
+            }
+        }
+        // SAFETY: leaves live as long as the table.
+        unsafe { &*leaf }
+    }
+}
+
+impl<B, S> Drop for Table<B, S> {
+    fn drop(&mut self) {
+        for leaf in lock(&self.leaves).drain(..) {
+            // SAFETY: made by `leaf`, and nobody else has the table any more.
+            unsafe { drop_array(leaf, 1) };
+        }
+        // SAFETY: made by `new`, as above.
+        unsafe { drop_array(self.root, 1) };
     }
 }
 
 /// Whether a table can hold the addresses below `end`.
 pub(crate) const fn covers(end: u64) -> bool {
     end <= 1 << 48
-}
-
-/// The array behind `slot`, made (zeroed) if there is none.
-fn reach<T: Zeroed>(slot: &AtomicPtr<T>) -> &T {
-    // Acquire: its contents are read through the pointer.
-    let mut found = slot.load(Ordering::Acquire);
-    if found.is_null() {
-        let made = make_array::<T>(1);
-        // Release: the zeroed contents go with the pointer. Acquire on failure: as above.
-        match slot.compare_exchange(found, made, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => found = made,
-            Err(other) => {
-                // SAFETY: made above and published nowhere.
-                unsafe { drop_array(made, 1) };
-                found = other;
-            }
-        }
-    }
-    // SAFETY: arrays of atomic pointers and numbers are valid when zero; they live until the table is dropped, which
-    // borrows of the slot prevent.
-    unsafe { &*found }
-}
-
-impl<B, S> Drop for Table<B, S> {
-    fn drop(&mut self) {
-        for mid in self.root.iter() {
-            // Relaxed, here and below: we have the table to ourselves.
-            let mid = mid.load(Ordering::Relaxed);
-            if mid.is_null() {
-                continue;
-            }
-            // SAFETY: made by `reach`; nobody else has the table.
-            for leaf in unsafe { &*mid } {
-                let leaf = leaf.load(Ordering::Relaxed);
-                if !leaf.is_null() {
-                    // SAFETY: made by `reach`; nobody else has the table.
-                    unsafe { drop_array(leaf, 1) };
-                }
-            }
-            // SAFETY: as above.
-            unsafe { drop_array(mid, 1) };
-        }
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -220,8 +219,8 @@ mod models {
     /// The table is dropped before the records, which are leaked.
     type Records = Table<Record, Record>;
 
-    /// Addresses in a new leaf of the first one's kind: beside it, far from it, and farther.
-    const NEW: [u64; 3] = [2 << 14, 1 << 21, 1 << 36];
+    /// Addresses in the leaf of the first one, and in another.
+    const NEW: [u64; 2] = [2 << 14, 1 << 30];
     const OLD: u64 = 1 << 14;
 
     fn set(table: &Records, addr: u64) {

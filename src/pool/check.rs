@@ -225,7 +225,7 @@ impl<D: Driver> Pool<D> {
         for cache in self.core.caches.iter() {
             let mut bytes = 0;
             let mut wrong = None;
-            let held = cache.walk(blocks, |index| {
+            let held = cache.walk(|index| {
                 bytes += blocks.get(index).bytes();
                 let seen = tally.cached.get_mut(&index);
                 let owner = blocks.get(index).cache.load(Relaxed);

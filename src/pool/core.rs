@@ -6,13 +6,15 @@ use crate::driver::{DevicePtr, Stream};
 use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
-use crate::size_class::{self, CLASS_MAX};
+use crate::size_class::{self, CLASS_MAX, UNIT};
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::sync::{Mutex, lock};
 use crate::thread::{
-    Cache, Counters, Current, Lender, Live, NO_STREAM, OwnCaches, Sum, Totals, change_tokens, magazines_available,
+    Busy, Cache, Count, Counters, Current, Lender, NO_STREAM, OwnCaches, Owners, Sum, Totals, magazines_available,
 };
 use std::collections::HashMap;
+use std::ffi::c_void;
+use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Once, Weak};
@@ -28,8 +30,6 @@ pub(crate) fn forked() -> bool {
 
 extern "C" fn in_child() {
     FORKED.store(true, Relaxed);
-    // No hit any more: the slow paths look at the flag.
-    change_tokens();
     Current::abandon();
 }
 
@@ -72,22 +72,27 @@ pub(crate) enum Hit<'a> {
     Miss,
     /// A block, given out.
     Block(DevicePtr),
-    /// A block, given out; and its owner's counters are far from the totals.
-    Far(Far<'a>),
+    /// A block, given out, that has to be counted yet.
+    Rest(Rest<'a>),
 }
 
-/// A block whose owner's counters have to be folded.
-pub(crate) struct Far<'a> {
+/// A block that was given out, and what is left to count of it.
+pub(crate) struct Rest<'a> {
     core: &'a Core,
     counters: &'a Counters,
-    addr: DevicePtr,
+    block: &'a Block,
+    count: Count,
 }
 
-impl Far<'_> {
-    /// Folds the counters; the block. In last place of a hit it needs no stack frame.
+impl Rest<'_> {
+    /// Does that; the block's address, as the C functions return it. In last place of a hit it needs no stack frame.
     #[inline(always)]
-    pub(crate) fn fold(self) -> DevicePtr {
-        self.core.finish_alloc(self.counters, self.addr)
+    pub(crate) fn finish(self) -> *mut c_void {
+        if self.count == Count::Peak {
+            self.core.finish_peak(self.counters, self.block)
+        } else {
+            self.core.finish_alloc(self.counters, self.block)
+        }
     }
 }
 
@@ -98,9 +103,21 @@ impl Hit<'_> {
         match self {
             Self::Miss => None,
             Self::Block(addr) => Some(addr),
-            Self::Far(far) => Some(far.fold()),
+            Self::Rest(rest) => Some(rest.finish().addr() as u64),
         }
     }
+}
+
+/// An address as the C functions return it.
+pub(crate) fn pointer(addr: DevicePtr) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(addr as usize)
+}
+
+/// Gives a held block to the user.
+#[inline(always)]
+fn hand_out(block: &Block, requested: u64) {
+    block.set_requested(requested);
+    block.set_state(State::Live);
 }
 
 /// A pool without its driver.
@@ -108,7 +125,8 @@ pub(crate) struct Core {
     /// Never used again by another pool.
     pub(crate) number: u64,
     /// Not 0 while requests have to be looked at one by one: a private pool is being filled, or a history recorded.
-    pub(crate) watched: AtomicU32,
+    watched: AtomicU32,
+    watching: Mutex<()>,
     pub(crate) metadata: Metadata,
     pub(crate) caches: Append<Cache>,
     pub(crate) arenas: Append<Arena>,
@@ -136,6 +154,7 @@ impl Core {
         Arc::new_cyclic(|me| Self {
             number: NEXT.fetch_add(1, Relaxed),
             watched: AtomicU32::new(0),
+            watching: Mutex::default(),
             metadata: Metadata::new(),
             caches: Append::new(Cache::new(0, 0, NO_STREAM, 0)),
             arenas: Append::new(Arena::new(
@@ -160,49 +179,72 @@ impl Core {
         })
     }
 
-    /// A block from the calling thread's magazine, if it has one: no lock, no driver call, no atomic read-modify-write.
+    /// A block from the calling thread's magazine, if it has one: no lock, no driver call, and no write to what other threads
+    /// use. Not for a forked child.
     #[inline(always)]
     pub(crate) fn alloc_hit(&self, bytes: u64, stream: Stream) -> Hit<'_> {
-        // Relaxed: a request that runs beside the beginning of a capture may be served either way.
-        if self.watched.load(Relaxed) != 0 {
-            return Hit::Miss;
-        }
-        match self.own.find(stream.0) {
-            Some(cache) => self.pop(cache, size_class::hit_units(bytes), bytes),
+        match self.own.enter(stream.0) {
+            Some(busy) => self.pop(busy, size_class::hit_units(bytes), bytes),
             None => Hit::Miss,
         }
     }
 
-    /// A block from a cache of the calling thread, if it has one.
-    #[inline(always)]
-    pub(crate) fn pop<'a>(&'a self, cache: &'a Cache, units: u64, requested: u64) -> Hit<'a> {
-        match cache.pop(&self.metadata.blocks, units) {
-            Some(block) => self.hand_out(&cache.counters, block, requested),
-            None => Hit::Miss,
+    /// From now on no request is a hit, until [`Self::unwatch`]. One that runs beside this may be.
+    pub(crate) fn watch(&self) {
+        let _one_at_a_time = lock(&self.watching);
+        // Relaxed, here and below: changed under the lock, and the caller orders its requests after this by itself.
+        self.watched.fetch_add(1, Relaxed);
+        self.own.hide();
+    }
+
+    /// Ends what one [`Self::watch`] began.
+    pub(crate) fn unwatch(&self) {
+        let _one_at_a_time = lock(&self.watching);
+        if self.watched.fetch_sub(1, Relaxed) == 1 {
+            self.own.show();
         }
     }
 
-    /// Gives a held block to the user.
+    /// Whether requests are looked at one by one.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed) != 0
+    }
+
+    /// A block from the calling thread's magazines, if it has one of so many units.
     #[inline(always)]
-    pub(crate) fn hand_out<'a>(&'a self, counters: &'a Counters, block: &Block, requested: u64) -> Hit<'a> {
-        // Relaxed: the user gets the pointer from us, and passes it on by means that order these stores.
-        block.requested.store(requested, Relaxed);
-        block.set_state(State::Live);
-        let far = counters.alloc(&self.totals, block.bytes(), requested);
-        let addr = block.addr();
-        if far {
-            Hit::Far(Far {
+    pub(crate) fn pop<'a>(&'a self, busy: Busy<'a>, units: u64, requested: u64) -> Hit<'a> {
+        let (counters, bytes) = (busy.cache().counters(), units * UNIT);
+        // Two ways from here to the end, so that nobody asks for the kind twice.
+        if units <= CLASS_MAX.into() {
+            let Some(block) = busy.pop_small(units) else {
+                return Hit::Miss;
+            };
+            hand_out(block, requested);
+            self.handed_out(counters, block, counters.alloc_small(bytes, requested))
+        } else {
+            let Some(block) = busy.pop_large(units) else {
+                return Hit::Miss;
+            };
+            hand_out(block, requested);
+            self.handed_out(counters, block, counters.alloc_large(&self.totals, bytes, requested))
+        }
+    }
+
+    #[inline(always)]
+    fn handed_out<'a>(&'a self, counters: &'a Counters, block: &'a Block, count: Count) -> Hit<'a> {
+        match count {
+            Count::Done => Hit::Block(block.addr()),
+            count => Hit::Rest(Rest {
                 core: self,
                 counters,
-                addr,
-            })
-        } else {
-            Hit::Block(addr)
+                block,
+                count,
+            }),
         }
     }
 
     /// Takes a block back into the calling thread's magazine, if that is where it belongs; `false`, with nothing done, for
-    /// any other pointer. A `size` that is not what was asked for is counted.
+    /// any other pointer. A `size` that is not what was asked for is counted. Not for a forked child.
     #[inline(always)]
     pub(crate) fn free_hit(&self, addr: DevicePtr, size: Option<u64>) -> bool {
         let Some(block) = self.metadata.find(addr) else {
@@ -213,45 +255,82 @@ impl Core {
         if !cache.is_mine() || !block.change(State::Live, State::Cached) {
             return false;
         }
-        let requested = block.requested.load(Relaxed);
+        let (requested, units) = (block.requested(), block.units());
         self.compare(requested, size);
-        let fold = cache.counters.free(&self.totals, block.bytes(), requested);
-        let pushed = cache.push(block);
-        if fold || !pushed {
-            self.finish_free(cache, if pushed { 0 } else { block.index() });
+        let (counters, bytes) = (cache.counters(), size_class::bytes(units));
+        // Two ways from here to the end, as in `pop`.
+        if units <= CLASS_MAX {
+            if !counters.free_small(bytes, requested) {
+                self.finish_free(cache, block);
+                return true;
+            }
+            // SAFETY: records and caches are both ours.
+            if !unsafe { cache.push_small(block, units) } {
+                self.overflow(block);
+            }
+        } else {
+            if !counters.free_large(bytes, requested) {
+                self.finish_free(cache, block);
+                return true;
+            }
+            // SAFETY: as above.
+            if !unsafe { cache.push_large(block, units) } {
+                self.overflow(block);
+            }
         }
         true
     }
 
-    /// The rare rest of a free: counters that are far from the totals, or a block that found no room in its magazine. A call
-    /// in last place, and one that cannot unwind, leaves the hit path without a stack frame.
+    /// The rare rest of a free: one that has to be counted slowly. A call in last place, and one that cannot unwind, leaves the
+    /// hit path without a stack frame.
     #[cold]
     #[inline(never)]
-    extern "C" fn finish_free(&self, cache: &Cache, index: u32) {
-        // Far or not: it changes nothing but the time of the next fold.
-        self.fold(&cache.counters);
-        if index != 0 {
-            self.overflow(index);
+    extern "C" fn finish_free(&self, cache: &Cache, block: &Block) {
+        self.free_slowly(cache.counters(), block);
+        // SAFETY: records and caches are both ours.
+        if !unsafe { cache.push(block, block.units()) } {
+            self.overflow(block);
         }
     }
 
-    /// The rare rest of an allocation: counters that are far from the totals. As [`Self::finish_free`].
+    /// The rare rest of an allocation: one that has to be counted slowly. As [`Self::finish_free`].
     #[cold]
     #[inline(never)]
-    extern "C" fn finish_alloc(&self, counters: &Counters, addr: DevicePtr) -> DevicePtr {
-        self.fold(counters);
-        addr
+    extern "C" fn finish_alloc(&self, counters: &Counters, block: &Block) -> *mut c_void {
+        counters.alloc_slowly(&self.totals, block.bytes(), block.requested(), || self.read_owners());
+        pointer(block.addr())
     }
 
-    /// Adds an owner's counters to the totals.
-    fn fold(&self, counters: &Counters) {
-        counters.fold(&self.totals, || Live::sum(self.owners().map(Counters::live)));
+    /// The rare rest of an allocation: there may be a new peak. As [`Self::finish_free`].
+    #[cold]
+    #[inline(never)]
+    extern "C" fn finish_peak(&self, counters: &Counters, block: &Block) -> *mut c_void {
+        counters.look_for_peak(&self.totals, || self.read_owners());
+        pointer(block.addr())
+    }
+
+    fn free_slowly(&self, counters: &Counters, block: &Block) {
+        counters.free_slowly(&self.totals, block.bytes(), block.requested(), || self.read_owners());
     }
 
     /// The counters of all threads.
-    fn owners(&self) -> impl Iterator<Item = &Counters> {
-        let caches = self.caches.iter().map(|cache| &cache.counters);
+    fn owners(&self) -> impl Iterator<Item = &Counters> + Clone {
+        let caches = self.caches.iter().map(Cache::counters);
         caches.chain(std::iter::once(&self.orphans))
+    }
+
+    fn read_owners(&self) -> Owners {
+        Owners::read(self.owners())
+    }
+
+    /// Bytes given out, or freed and waiting.
+    pub(crate) fn active_now(&self) -> u64 {
+        self.totals.active_now(&self.read_owners())
+    }
+
+    /// Bytes freed that wait, by this much more.
+    pub(crate) fn add_pending(&self, bytes: u64) {
+        self.totals.add_pending(bytes, || self.read_owners());
     }
 
     /// Counts a free whose size is not the block's.
@@ -264,20 +343,24 @@ impl Core {
 
     /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
     pub(crate) fn count_free(&self, block: &Block) {
-        let (bytes, requested) = (block.bytes(), block.requested.load(Relaxed));
+        let count = |counters: &Counters| {
+            if !counters.free(block.bytes(), block.requested()) {
+                self.free_slowly(counters, block);
+            }
+            counters.bound_idle(&self.totals);
+        };
         match Current::with(|current| current.any(self.number)).flatten() {
-            Some(cache) => {
-                if cache.counters.free(&self.totals, bytes, requested) {
-                    self.fold(&cache.counters);
-                }
-            }
-            None => {
-                let _lock = lock(&self.orphans_lock);
-                // Orphans fold every time: no owner is there to do it later.
-                let _ = self.orphans.free(&self.totals, bytes, requested);
-                self.fold(&self.orphans);
-            }
+            Some(cache) => count(cache.counters()),
+            None => self.as_orphan(count),
         }
+    }
+
+    /// Counts for a thread that has no cache any more.
+    fn as_orphan(&self, count: impl FnOnce(&Counters)) {
+        let _lock = lock(&self.orphans_lock);
+        count(&self.orphans);
+        // Every time: no owner is there to do it later.
+        self.orphans.rest(&self.totals, || self.read_owners());
     }
 
     /// Gives a held block to the user, counted by the calling thread's cache, or by the pool for a thread without one.
@@ -285,16 +368,14 @@ impl Core {
         let block = self.metadata.blocks.get(index);
         // Relaxed: we hold the block.
         block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
+        let count = |counters: &Counters| {
+            let counted = counters.alloc(&self.totals, block.bytes(), requested);
+            let _ = self.handed_out(counters, block, counted).addr();
+        };
+        hand_out(block, requested);
         match cache {
-            Some(cache) => {
-                let _ = self.hand_out(&cache.counters, block, requested).addr();
-            }
-            None => {
-                let _lock = lock(&self.orphans_lock);
-                // Folded below, far or not.
-                let _ = self.hand_out(&self.orphans, block, requested);
-                self.fold(&self.orphans);
-            }
+            Some(cache) => count(cache.counters()),
+            None => self.as_orphan(count),
         }
         block.addr()
     }
@@ -424,15 +505,18 @@ impl Core {
         self.share(self.arena_of(block), block.index());
     }
 
-    /// A cached block found no room in its magazine.
-    pub(crate) fn overflow(&self, index: u32) {
-        let block = self.metadata.blocks.get(index);
+    /// A cached block found no room in its magazine. As [`Self::finish_free`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) extern "C" fn overflow(&self, block: &Block) {
         let cache = self.caches.get(block.cache.load(Relaxed));
         // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
         // ones have the room that they have.
+        cache.counters().bound_idle(&self.totals);
         if block.units() <= CLASS_MAX {
-            self.share(self.arena_of(block), cache.take_own(&self.metadata.blocks));
-            if cache.push(block) {
+            self.share(self.arena_of(block), cache.take_own());
+            // SAFETY: records and caches are both ours.
+            if unsafe { cache.push(block, block.units()) } {
                 return;
             }
         }
@@ -450,7 +534,7 @@ impl Core {
                 continue;
             }
             bytes += cache.bytes();
-            let chain = cache.take_anyone(&self.metadata.blocks);
+            let chain = cache.take_anyone();
             let arena = self.arenas.get(cache.arena);
             arena.lock(&self.metadata).give_chain(&self.metadata, chain);
         }
@@ -474,10 +558,10 @@ impl Lender for Core {
         let arena = self.arenas.get(cache.arena);
         {
             let mut inner = arena.lock(&self.metadata);
-            inner.give_chain(&self.metadata, cache.take_own(&self.metadata.blocks));
+            inner.give_chain(&self.metadata, cache.take_own());
             inner.give_chain(&self.metadata, cache.take_remote());
         }
-        self.fold(&cache.counters);
+        cache.counters().rest(&self.totals, || self.read_owners());
         cache.release();
         arena.end_thread();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);

@@ -5,7 +5,6 @@ use crate::driver::{DevicePtr, Driver};
 use crate::history::{Action, Event, History};
 use crate::metadata::{Block, State};
 use crate::stats::{AddressInfo, AddressState, BlockInfo, BlockState};
-use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
     /// The block that an address is in or, where blocks are [guarded](crate::Config::guard), nearest to. Of freed blocks those are
@@ -15,7 +14,7 @@ impl<D: Driver> Pool<D> {
             block: BlockInfo {
                 addr: block.addr(),
                 bytes: block.bytes(),
-                requested: block.requested.load(Relaxed),
+                requested: block.requested().min(block.bytes()),
                 stream: self.core.arena_of(block).stream(),
             },
             state,

@@ -50,7 +50,7 @@ impl<D: Driver> Pool<D> {
             count(&self.core.events.double_frees);
             return Err(Error::DoubleFree { addr });
         }
-        self.core.compare(block.requested.load(Relaxed), size);
+        self.core.compare(block.requested(), size);
         self.core.count_free(block);
         if !used && !waits {
             self.note(Action::Free, block);
@@ -162,7 +162,7 @@ impl<D: Driver> Pool<D> {
     /// Lets the block wait for the events of its uses. Without one of them, or without any, and where its memory goes with it
     /// (`unmaps`), it is put aside until the context was synchronised.
     fn wait_for(&self, block: &Block, uses: &[Use], unmaps: bool) {
-        self.core.totals.add_pending(block.bytes());
+        self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
         let recorded = if unmaps { &[] } else { uses };
@@ -190,8 +190,9 @@ pub(super) fn put_away(core: &Core, block: &Block) {
     if cache != 0 {
         let cache = core.caches.get(cache);
         if cache.is_mine() {
-            if !cache.push(block) {
-                core.overflow(block.index());
+            // SAFETY: records and caches are both the pool's.
+            if !unsafe { cache.push(block, block.units()) } {
+                core.overflow(block);
             }
             return;
         }

@@ -5,7 +5,6 @@ use crate::arena::Arena;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::{Action, History, Subject};
 use crate::metadata::{Block, State};
-use std::sync::atomic::Ordering::Relaxed;
 
 impl<D: Driver> Pool<D> {
     /// Records what happens from now on, the newest `most` events (at most 128 Mi, 64 bytes each), and forgets what was
@@ -20,7 +19,7 @@ impl<D: Driver> Pool<D> {
     /// Records nothing any more. What was recorded stays.
     pub fn stop_history(&self) {
         if self.core.history.stop() {
-            self.core.watched.fetch_sub(1, Relaxed);
+            self.core.unwatch();
         }
     }
 
@@ -94,7 +93,7 @@ impl<D: Driver> Pool<D> {
             addr: block.addr(),
             bytes: block.bytes(),
             // Relaxed: the caller holds the block.
-            requested: block.requested.load(Relaxed),
+            requested: block.requested(),
             stream: self.core.arena_of(block).stream(),
         }
     }
@@ -103,8 +102,7 @@ impl<D: Driver> Pool<D> {
 /// Begins a history: from here on no request is a hit, and no free of a block that is live by now.
 fn begin(core: &Core, most: usize, stacks: bool) {
     if core.history.start(most, stacks) {
-        // Relaxed: a request that runs beside this may be recorded or not.
-        core.watched.fetch_add(1, Relaxed);
+        core.watch();
     }
     core.metadata.blocks.each(|block| {
         block.change(State::Live, State::Recorded);

@@ -61,7 +61,9 @@ impl<D: Driver> Pool<D> {
             self.core.cache(arena)
         };
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
-        let popped = cache.and_then(|cache| self.core.pop(cache, u64::from(units), bytes).addr());
+        let popped = cache
+            .and_then(Cache::enter)
+            .and_then(|busy| self.core.pop(busy, u64::from(units), bytes).addr());
         let addr = match popped {
             Some(addr) => addr,
             None => {
@@ -133,9 +135,13 @@ impl<D: Driver> Pool<D> {
             let next = block.link.load(Relaxed);
             if found == 0 && block.units() == units {
                 found = index;
-            } else if !cache.push(block) {
-                block.link.store(rest, Relaxed);
-                rest = index;
+            } else {
+                // SAFETY: records and caches are both the pool's.
+                let pushed = unsafe { cache.push(block, block.units()) };
+                if !pushed {
+                    block.link.store(rest, Relaxed);
+                    rest = index;
+                }
             }
             index = next;
         }
@@ -156,7 +162,8 @@ impl<D: Driver> Pool<D> {
                 }
                 let block = metadata.blocks.get(more);
                 block.cache.store(cache.index, Relaxed);
-                if !cache.push(block) {
+                // SAFETY: records and caches are both the pool's.
+                if !unsafe { cache.push(block, units) } {
                     inner.give(metadata, more);
                     break;
                 }
@@ -203,7 +210,7 @@ impl<D: Driver> Pool<D> {
         if let Some(cache) = cache {
             let metadata = &self.core.metadata;
             let mut inner = arena.lock(metadata);
-            inner.give_chain(metadata, cache.take_own(&metadata.blocks));
+            inner.give_chain(metadata, cache.take_own());
             arena.drain_shared(metadata, &mut inner);
             let index = inner.take(metadata, units);
             if index != 0 {

@@ -55,14 +55,13 @@ use crate::error::{ConfigError, Error, Result};
 use crate::pages::{DriverPool, Pages};
 use crate::stream::{Pending, Uses};
 use crate::sync::atomic::AtomicUsize;
-use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
-#[cfg(feature = "python")]
-pub(crate) use core::Hit;
 pub(crate) use core::forked;
+#[cfg(feature = "python")]
+pub(crate) use core::{Hit, pointer};
 use free::Last;
 use guard::Guards;
 use private::Routes;
@@ -172,8 +171,7 @@ impl<D: Driver> Pool<D> {
             config,
         };
         if pool.is_slow() {
-            // Relaxed: nobody else has the pool yet.
-            pool.core.watched.fetch_add(1, Relaxed);
+            pool.core.watch();
         }
         if pool.config.reserve > 0 {
             pool.reserve(pool.config.reserve)?;
@@ -191,10 +189,12 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Driver`]. The pool is as before then.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        match self.core.alloc_hit(bytes, stream).addr() {
-            Some(addr) => Ok(addr),
-            None => self.alloc_miss(bytes, stream),
+        if !forked()
+            && let Some(addr) = self.core.alloc_hit(bytes, stream).addr()
+        {
+            return Ok(addr);
         }
+        self.alloc_miss(bytes, stream)
     }
 
     /// Gives a block back. It may be given out again at once on its own stream, and on another one as soon as its
@@ -204,7 +204,7 @@ impl<D: Driver> Pool<D> {
     /// [`Error::UnknownPointer`] and [`Error::DoubleFree`], which change nothing; [`Error::Forked`].
     #[inline]
     pub fn free(&self, addr: DevicePtr) -> Result<()> {
-        if self.core.free_hit(addr, None) {
+        if !forked() && self.core.free_hit(addr, None) {
             Ok(())
         } else {
             self.free_slow(addr, None, Last::Known)
@@ -234,7 +234,7 @@ impl<D: Driver> Pool<D> {
     /// As [`Self::free`].
     #[inline]
     pub fn free_sized(&self, addr: DevicePtr, bytes: u64) -> Result<()> {
-        if self.core.free_hit(addr, Some(bytes)) {
+        if !forked() && self.core.free_hit(addr, Some(bytes)) {
             Ok(())
         } else {
             self.free_slow(addr, Some(bytes), Last::Known)

@@ -57,8 +57,7 @@ impl<D: Driver> Pool<D> {
         });
         *routes.holders.entry(id).or_default() += 1;
         self.set_holders(&routes, id);
-        // Relaxed: the caller orders its requests after this call by itself.
-        self.core.watched.fetch_add(1, Relaxed);
+        self.core.watch();
     }
 
     /// Ends what the last [`Self::begin_private`] with this id began. Unknown ids are ignored.
@@ -66,7 +65,7 @@ impl<D: Driver> Pool<D> {
         let mut routes = lock(&self.routes);
         if let Some(place) = routes.open.iter().rposition(|open| open.id == id) {
             drop(routes.open.remove(place));
-            self.core.watched.fetch_sub(1, Relaxed);
+            self.core.unwatch();
         }
     }
 
@@ -126,7 +125,7 @@ impl<D: Driver> Pool<D> {
     /// The private pool that a request goes to, if any; its arena is made here so that it has its holders from the start.
     pub(super) fn route(&self, known: &Known, stream: Stream) -> Result<Option<PrivateId>> {
         let key = known.key;
-        let announced = if self.core.watched.load(Relaxed) == 0 {
+        let announced = if !self.core.is_watched() {
             None
         } else {
             let mut routes = lock(&self.routes);

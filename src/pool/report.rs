@@ -125,7 +125,7 @@ impl<D: Driver> Pool<D> {
         block.state().is_given_out().then(|| BlockInfo {
             addr,
             bytes: block.bytes(),
-            requested: block.requested.load(Relaxed),
+            requested: requested(block),
             stream: self.core.arenas.get(block.arena.load(Relaxed)).stream(),
         })
     }
@@ -226,6 +226,11 @@ fn positive(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
 }
 
+/// What a live block's user asked for, also where it is being freed at this moment.
+fn requested(block: &Block) -> u64 {
+    block.requested().min(block.bytes())
+}
+
 fn describe(block: &Block) -> SnapshotBlock {
     let state = match block.state() {
         state if state.is_given_out() => BlockState::ActiveAllocated,
@@ -235,7 +240,7 @@ fn describe(block: &Block) -> SnapshotBlock {
     let requested = if state == BlockState::Inactive {
         0
     } else {
-        block.requested.load(Relaxed)
+        requested(block)
     };
     SnapshotBlock {
         addr: block.addr(),

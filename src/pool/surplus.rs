@@ -88,7 +88,7 @@ impl<D: Driver> Pool<D> {
 
     /// Bytes that are held and neither given out nor waiting, about.
     fn cached(&self) -> u64 {
-        let active = self.core.totals.active_now();
+        let active = self.core.active_now();
         self.pages.reserved().saturating_sub(active)
     }
 

@@ -10,7 +10,7 @@ use crate::sync::lock;
 use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 /// The most devices that a process can have pools of.
 const DEVICES: usize = 64;
@@ -73,7 +73,7 @@ pub fn pool(device: i32) -> Result<&'static AnyPool> {
     }
 }
 
-/// The hit path of a device's pool, if it was made.
+/// The hit path of a device's pool, if it was made, and if this is not a forked child.
 #[cfg(feature = "python")]
 #[inline(always)]
 pub(crate) fn core(device: i32) -> Option<&'static Core> {
@@ -125,6 +125,23 @@ pub fn owner(addr: DevicePtr, device: i32) -> Option<&'static AnyPool> {
     first.or_else(|| all().find(|pool| pool.owns(addr)))
 }
 
+/// In a forked child there are no hits: the slow paths say what is wrong.
+extern "C" fn in_child() {
+    // Relaxed: a single thread runs.
+    CORES
+        .iter()
+        .for_each(|core| core.store(ptr::null_mut(), Ordering::Relaxed));
+}
+
+fn watch_fork() {
+    static ONCE: Once = Once::new();
+    // SAFETY: the handler is a function of this library, which is never unloaded once it has a pool for the process, and does
+    // nothing but store pointers. Failure (no memory) leaves forks unnoticed.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}
+
 #[cold]
 fn open(device: i32) -> Result<&'static AnyPool> {
     let count = DEVICES as i32;
@@ -149,6 +166,7 @@ fn open(device: i32) -> Result<&'static AnyPool> {
     slot.store(pool.cast_mut(), Ordering::Release);
     // SAFETY: the count of `into_raw` is never given back.
     let pool = unsafe { &*pool };
+    watch_fork();
     let core: *const Core = pool.core();
     // Release: as above.
     CORES[device as usize].store(core.cast_mut(), Ordering::Release);

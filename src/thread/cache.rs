@@ -4,9 +4,11 @@
 //! Anyone else may take everything under pressure, also from a thread that sleeps:
 //!
 //! ```text
-//!   owner: busy = 1;    light barrier;  revoked?  -> use the magazines; busy = 0
-//!   taker: revoked = 1; heavy barrier;  busy?     -> wait, bounded; take the magazines; revoked = 0
+//!   owner: busy = 1; light barrier;  revoked?  -> use the magazines; busy = 0
+//!   taker: revoke;   heavy barrier;  busy?     -> wait, bounded; take the magazines; restore
 //! ```
+//!
+//! A hit asks nothing more for that than it asks anyway: what is revoked serves no stream, and has no room for any block.
 //!
 //! Invariants:
 //! - `held` = bytes of the blocks in magazines, small and large apart, each at most its bound;
@@ -16,11 +18,12 @@
 use super::barrier;
 use super::counters::Counters;
 use super::token::token;
-use crate::freelist::{Links, TakeAll};
+use crate::freelist::TakeAll;
 use crate::metadata::{Block, Blocks};
 use crate::size_class::{self, CLASS_MAX};
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
 use crate::sync::{length, yield_now};
+use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Places for sizes above [`CLASS_MAX`]: each holds blocks of one size at a time.
@@ -40,6 +43,28 @@ pub(crate) struct Remote {
     bytes: AtomicU64,
 }
 
+/// Ready blocks of one size, the last one first: a list through the blocks' own records.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+struct Magazine(AtomicPtr<Block>);
+
+impl Magazine {
+    /// The first block.
+    #[inline(always)]
+    fn first(&self) -> Option<&Block> {
+        // Relaxed, here and below in this file unless said: within the owner's section or a taker's.
+        let first = self.0.load(Relaxed);
+        // SAFETY: by the contract of `Cache::push` all blocks here outlive the cache.
+        unsafe { first.as_ref() }
+    }
+
+    /// The block behind another one.
+    fn behind(block: &Block) -> Option<&Block> {
+        // SAFETY: as in `first`.
+        unsafe { block.next().as_ref() }
+    }
+}
+
 /// What magazines hold and may hold, in bytes.
 #[derive(Debug, Default)]
 struct Stock {
@@ -48,29 +73,24 @@ struct Stock {
 }
 
 impl Stock {
-    /// Takes the first block of one of its magazines.
+    /// Takes the first block out of one of its magazines.
     #[inline(always)]
-    fn get<'a>(&self, head: &AtomicU32, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
-        let index = head.load(Relaxed);
-        if index == 0 {
-            return None;
-        }
-        let block = blocks.get(index);
-        head.store(block.link.load(Relaxed), Relaxed);
-        self.held
-            .store(self.held.load(Relaxed) - units * size_class::UNIT, Relaxed);
-        Some(block)
+    fn get(&self, magazine: &Magazine, first: &Block, units: u64) {
+        magazine.0.store(first.next(), Relaxed);
+        let held = self.held.load(Relaxed) - units * size_class::UNIT;
+        self.held.store(held, Relaxed);
     }
 
     /// Puts a block into one of its magazines, if there is room.
     #[inline(always)]
-    fn put(&self, head: &AtomicU32, block: &Block) -> bool {
-        let held = self.held.load(Relaxed) + block.bytes();
-        if held > self.bound.load(Relaxed) {
+    fn put(&self, magazine: &Magazine, block: &Block, units: u32) -> bool {
+        let held = self.held.load(Relaxed) + size_class::bytes(units);
+        // Acquire: as in `enter_for`.
+        if held > self.bound.load(Acquire) {
             return false;
         }
-        block.link.store(head.load(Relaxed), Relaxed);
-        head.store(block.index(), Relaxed);
+        block.set_next(magazine.0.load(Relaxed));
+        magazine.0.store(ptr::from_ref(block).cast_mut(), Relaxed);
         self.held.store(held, Relaxed);
         true
     }
@@ -82,93 +102,146 @@ const SMALL_PART: u64 = 8;
 const LARGE_PART: u64 = 2;
 
 /// A thread's magazines for one arena. Never freed while the pool lives; handed from a thread that ends to a new one.
+///
+/// What other threads read comes first, and is hardly ever written; what the owner writes at each hit and what other threads
+/// write are on cache lines of their own.
 #[repr(C, align(128))]
 pub(crate) struct Cache {
-    busy: AtomicU32,
-    revoked: AtomicU32,
     /// The token of the thread that owns it; 0 for none.
     thread: AtomicU64,
-    /// The default stream's handle that it serves, or [`NO_STREAM`]: other handles can come back as other streams.
-    stream: usize,
+    /// The default stream's handle that it serves; [`NO_STREAM`] for others, which can come back as other streams, and while
+    /// the magazines are revoked.
+    stream: AtomicUsize,
+    revoked: AtomicU32,
     pub(crate) index: u32,
     pub(crate) arena: u32,
-    small: Stock,
-    big: Stock,
+    /// Whether it is one of a default stream, and of which.
+    serves: usize,
     /// The most bytes on the remote list.
     remote_bound: u64,
-    pub(crate) counters: Counters,
-    heads: [AtomicU32; CLASS_MAX as usize + 1],
-    large: [Large; LARGE_SLOTS],
+    /// What the bound for blocks above [`CLASS_MAX`] is while nothing is revoked.
+    large_bound: AtomicU64,
+    own: Own,
     remote: Remote,
 }
 
-#[derive(Debug, Default)]
-struct Large {
-    units: AtomicU32,
-    head: AtomicU32,
+/// What the owner alone writes, and a taker while the owner's magazines are revoked.
+#[repr(C, align(128))]
+struct Own {
+    busy: AtomicU32,
+    small: Stock,
+    counters: Counters,
+    big: Stock,
+    magazines: [Magazine; CLASS_MAX as usize + 1],
+    /// Of blocks above [`CLASS_MAX`].
+    large: [Magazine; LARGE_SLOTS],
 }
 
-/// The owner is using its magazines.
-struct Busy<'a>(&'a Cache);
+/// The owner's section: it is using its magazines.
+pub(crate) struct Busy<'a>(&'a Cache);
 
 impl Drop for Busy<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // Release: a taker that sees 0 sees the magazines as we left them.
-        self.0.busy.store(0, Release);
+        self.0.own.busy.store(0, Release);
     }
 }
 
-const fn large_slot(units: u32) -> usize {
+impl<'a> Busy<'a> {
+    /// Whose magazines they are.
+    #[inline(always)]
+    pub(crate) fn cache(&self) -> &'a Cache {
+        self.0
+    }
+
+    /// A block of exactly so many units, at most [`CLASS_MAX`], now the caller's.
+    #[inline(always)]
+    pub(crate) fn pop_small(self, units: u64) -> Option<&'a Block> {
+        let own = &self.0.own;
+        let magazine = own.magazines.get(units as usize)?;
+        let block = magazine.first()?;
+        own.small.get(magazine, block, units);
+        Some(block)
+    }
+
+    /// A block of exactly so many units, above [`CLASS_MAX`], now the caller's.
+    #[inline(always)]
+    pub(crate) fn pop_large(self, units: u64) -> Option<&'a Block> {
+        let own = &self.0.own;
+        let magazine = &own.large[large_slot(units)];
+        let block = magazine.first().filter(|first| u64::from(first.units()) == units)?;
+        own.big.get(magazine, block, units);
+        Some(block)
+    }
+}
+
+const fn large_slot(units: u64) -> usize {
     // Fibonacci hashing: the top bits of the product are spread well for sizes that are multiples of large powers of two.
-    (units.wrapping_mul(0x9e37_79b9) >> (u32::BITS - LARGE_SLOTS.ilog2())) as usize
+    ((units as u32).wrapping_mul(0x9e37_79b9) >> (u32::BITS - LARGE_SLOTS.ilog2())) as usize
 }
 
 impl Cache {
     pub(crate) fn new(index: u32, arena: u32, stream: usize, bound: u64) -> Self {
         Self {
-            busy: AtomicU32::new(0),
-            revoked: AtomicU32::new(0),
             thread: AtomicU64::new(0),
-            stream,
+            stream: AtomicUsize::new(stream),
+            revoked: AtomicU32::new(0),
             index,
             arena,
-            small: Stock {
-                held: AtomicU64::new(0),
-                bound: AtomicU64::new(bound / SMALL_PART),
-            },
-            big: Stock::default(),
+            serves: stream,
             remote_bound: bound,
-            counters: Counters::default(),
-            heads: std::array::from_fn(|_| AtomicU32::new(0)),
-            large: std::array::from_fn(|_| Large::default()),
+            large_bound: AtomicU64::new(0),
+            own: Own {
+                busy: AtomicU32::new(0),
+                small: Stock {
+                    held: AtomicU64::new(0),
+                    bound: AtomicU64::new(bound / SMALL_PART),
+                },
+                counters: Counters::default(),
+                big: Stock::default(),
+                magazines: std::array::from_fn(|_| Magazine::default()),
+                large: std::array::from_fn(|_| Magazine::default()),
+            },
             remote: Remote::default(),
         }
     }
 
-    /// Whether the thread with this token owns it, for this default stream.
+    /// What its owner has counted.
     #[inline(always)]
-    pub(crate) fn is_own(&self, token: u64, stream: usize) -> bool {
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.own.counters
+    }
+
+    /// Enters the owner's section if the thread with this token, the calling one, owns it for this default stream. `None` also
+    /// while a taker has the magazines.
+    #[inline(always)]
+    pub(crate) fn enter_for(&self, token: u64, stream: usize) -> Option<Busy<'_>> {
         // Relaxed: only a thread itself sets a cache to its own token.
-        self.thread.load(Relaxed) == token && self.stream == stream
+        if self.thread.load(Relaxed) != token {
+            return None;
+        }
+        let busy = self.begin();
+        // Acquire: what a taker that has finished did to the magazines happened before.
+        (self.stream.load(Acquire) == stream).then_some(busy)
     }
 
     /// Whether the calling thread owns it.
     #[inline(always)]
     pub(crate) fn is_mine(&self) -> bool {
-        // Relaxed: as in `is_own`.
+        // Relaxed: as in `enter_for`.
         self.thread.load(Relaxed) == token()
     }
 
     /// Whether another thread owns it.
     pub(crate) fn is_anothers(&self) -> bool {
-        // Relaxed: as in `is_own`.
+        // Relaxed: as in `enter_for`.
         !matches!(self.thread.load(Relaxed), 0) && !self.is_mine()
     }
 
     /// Whether it serves a default stream.
     pub(crate) fn is_default(&self) -> bool {
-        self.stream != NO_STREAM
+        self.serves != NO_STREAM
     }
 
     /// Makes it the calling thread's.
@@ -183,58 +256,91 @@ impl Cache {
         self.thread.store(0, Release);
     }
 
-    /// Enters the owner's section, or `None` while a taker has the magazines.
+    /// Begins the owner's section, before it looks whether the magazines are revoked.
     #[inline(always)]
-    fn enter(&self) -> Option<Busy<'_>> {
-        // Relaxed: the barrier orders it before the load.
-        self.busy.store(1, Relaxed);
+    fn begin(&self) -> Busy<'_> {
+        // Relaxed: the barrier orders it before the load that follows.
+        self.own.busy.store(1, Relaxed);
         barrier::light();
-        let busy = Busy(self);
-        // Acquire: what a taker that has finished did to the magazines happened before.
+        Busy(self)
+    }
+
+    /// Enters the owner's section, or `None` while a taker has the magazines. The owner only.
+    pub(crate) fn enter(&self) -> Option<Busy<'_>> {
+        let busy = self.begin();
+        // Acquire: as in `enter_for`.
         (self.revoked.load(Acquire) == 0).then_some(busy)
     }
 
-    /// The magazine of a size above [`CLASS_MAX`], if there is one or (for `make`) one can be had.
-    #[inline]
-    fn large(&self, units: u32, make: bool) -> Option<&AtomicU32> {
-        let large = &self.large[large_slot(units)];
-        // Relaxed, here and below in this file unless said: within the owner's section.
-        if large.units.load(Relaxed) != units {
-            if !make || large.head.load(Relaxed) != 0 {
-                return None;
+    /// Puts a cached block of so many units in; `false` when there is no room, and the block is still the caller's. The owner
+    /// only.
+    ///
+    /// # Safety
+    /// The block's record must live as long as the cache.
+    pub(crate) unsafe fn push(&self, block: &Block, units: u32) -> bool {
+        // SAFETY: by the contract.
+        unsafe {
+            if units <= CLASS_MAX {
+                self.push_small(block, units)
+            } else {
+                self.push_large(block, units)
             }
-            large.units.store(units, Relaxed);
-        }
-        Some(&large.head)
-    }
-
-    /// A block of exactly `units`, now the caller's. The owner only.
-    #[inline(always)]
-    pub(crate) fn pop<'a>(&self, blocks: &'a Blocks, units: u64) -> Option<&'a Block> {
-        let _busy = self.enter()?;
-        match self.heads.get(units as usize) {
-            Some(head) => self.small.get(head, blocks, units),
-            None => self
-                .big
-                .get(self.large(u32::try_from(units).ok()?, false)?, blocks, units),
         }
     }
 
-    /// Puts a cached block in; `false` when there is no room, and the block is still the caller's. The owner only.
+    /// [`Self::push`] of a block up to [`CLASS_MAX`].
+    ///
+    /// # Safety
+    /// As [`Self::push`].
     #[inline(always)]
-    pub(crate) fn push(&self, block: &Block) -> bool {
-        let units = block.units();
-        let Some(_busy) = self.enter() else { return false };
-        match self.heads.get(units as usize) {
-            Some(head) => self.small.put(head, block),
-            None => self.large(units, true).is_some_and(|head| self.big.put(head, block)),
+    pub(crate) unsafe fn push_small(&self, block: &Block, units: u32) -> bool {
+        let _busy = self.begin();
+        match self.own.magazines.get(units as usize) {
+            Some(magazine) => self.own.small.put(magazine, block, units),
+            None => false,
         }
+    }
+
+    /// [`Self::push`] of a block above [`CLASS_MAX`].
+    ///
+    /// # Safety
+    /// As [`Self::push`].
+    #[inline(always)]
+    pub(crate) unsafe fn push_large(&self, block: &Block, units: u32) -> bool {
+        let _busy = self.begin();
+        let magazine = &self.own.large[large_slot(units.into())];
+        // This may be read while it is revoked: records are there for ever.
+        let fits = magazine.first().is_none_or(|first| first.units() == units);
+        fits && self.own.big.put(magazine, block, units)
     }
 
     /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
     pub(crate) fn keep_large(&self, keep: bool) {
         let bound = if keep { self.remote_bound / LARGE_PART } else { 0 };
-        self.big.bound.store(bound, Relaxed);
+        self.large_bound.store(bound, Relaxed);
+        if let Some(_busy) = self.enter() {
+            self.own.big.bound.store(bound, Relaxed);
+        }
+    }
+
+    /// Keeps the owner out of its magazines.
+    fn revoke(&self) {
+        // Relaxed, all of these: the barrier orders them before the load of `busy`.
+        self.revoked.store(1, Relaxed);
+        self.stream.store(NO_STREAM, Relaxed);
+        self.own.small.bound.store(0, Relaxed);
+        self.own.big.bound.store(0, Relaxed);
+        barrier::heavy();
+    }
+
+    /// Lets the owner into its magazines again.
+    fn restore(&self) {
+        // Release, all of these: the owner sees the magazines as we left them.
+        let large_bound = self.large_bound.load(Relaxed);
+        self.own.big.bound.store(large_bound, Release);
+        self.own.small.bound.store(self.remote_bound / SMALL_PART, Release);
+        self.stream.store(self.serves, Release);
+        self.revoked.store(0, Release);
     }
 
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
@@ -265,7 +371,7 @@ impl Cache {
 
     /// Bytes in the magazines.
     fn held(&self) -> u64 {
-        self.small.held.load(Relaxed) + self.big.held.load(Relaxed)
+        self.own.small.held.load(Relaxed) + self.own.big.held.load(Relaxed)
     }
 
     /// Bytes in the magazines and (about) on the remote list.
@@ -274,82 +380,69 @@ impl Cache {
     }
 
     /// Empties all magazines, of the owner: the first block of a chain, or 0.
-    pub(crate) fn take_own(&self, blocks: &Blocks) -> u32 {
+    pub(crate) fn take_own(&self) -> u32 {
         match self.enter() {
-            Some(_busy) => self.unload(blocks),
+            Some(_busy) => self.unload(0),
             None => 0,
         }
     }
 
     /// Empties all magazines and the remote list of whatever thread: the first block of a chain, or 0. The caller holds
     /// the pool's lock for takers. An owner that stays busy (it was suspended within a hit) keeps its magazines.
-    pub(crate) fn take_anyone(&self, blocks: &Blocks) -> u32 {
-        // Relaxed: the barrier orders it before the load of `busy`.
-        self.revoked.store(1, Relaxed);
-        barrier::heavy();
-        let mut chain = 0;
+    pub(crate) fn take_anyone(&self) -> u32 {
+        self.revoke();
+        let mut chain = self.take_remote();
         for _ in 0..PATIENCE {
             // Acquire: the magazines as the owner left them.
-            if self.busy.load(Acquire) == 0 {
-                chain = self.unload(blocks);
+            if self.own.busy.load(Acquire) == 0 {
+                chain = self.unload(chain);
                 break;
             }
             yield_now();
         }
-        // Release: the owner sees the magazines as we left them.
-        self.revoked.store(0, Release);
-        append(blocks, chain, self.take_remote())
+        self.restore();
+        chain
     }
 
-    /// Links all magazines into one chain. Within the owner's section or a taker's.
-    fn unload(&self, blocks: &Blocks) -> u32 {
-        let mut chain = 0;
-        for head in self.heads.iter().chain(self.large.iter().map(|large| &large.head)) {
-            let first = head.load(Relaxed);
-            if first != 0 {
-                head.store(0, Relaxed);
-                chain = append(blocks, first, chain);
+    fn magazines(&self) -> impl Iterator<Item = &Magazine> {
+        self.own.magazines.iter().chain(&self.own.large)
+    }
+
+    /// Puts the blocks of all magazines before a chain. Within the owner's section or a taker's.
+    fn unload(&self, mut chain: u32) -> u32 {
+        for magazine in self.magazines() {
+            let mut next = magazine.first();
+            while let Some(block) = next {
+                next = Magazine::behind(block);
+                block.link.store(chain, Relaxed);
+                chain = block.index();
             }
+            magazine.0.store(ptr::null_mut(), Relaxed);
         }
-        self.small.held.store(0, Relaxed);
-        self.big.held.store(0, Relaxed);
+        self.own.small.held.store(0, Relaxed);
+        self.own.big.held.store(0, Relaxed);
         chain
     }
 
     /// What the magazines hold, block by block. Only while the owner is quiet.
     #[cfg(feature = "check")]
-    pub(crate) fn walk(&self, blocks: &Blocks, mut each: impl FnMut(u32)) -> u64 {
-        for head in self.heads.iter().chain(self.large.iter().map(|large| &large.head)) {
-            let mut index = head.load(Relaxed);
-            while index != 0 {
-                debug_assert_eq!(blocks.get(index).state(), crate::metadata::State::Cached);
-                each(index);
-                index = blocks.link(index).load(Relaxed);
+    pub(crate) fn walk(&self, mut each: impl FnMut(u32)) -> u64 {
+        for magazine in self.magazines() {
+            let mut next = magazine.first();
+            while let Some(block) = next {
+                debug_assert_eq!(block.state(), crate::metadata::State::Cached);
+                each(block.index());
+                next = Magazine::behind(block);
             }
         }
         self.held()
     }
 }
 
-/// Links chain `second` behind chain `first`; either may be 0.
-fn append(blocks: &Blocks, first: u32, second: u32) -> u32 {
-    if first == 0 || second == 0 {
-        return first | second;
-    }
-    let mut last = first;
-    loop {
-        match blocks.link(last).load(Relaxed) {
-            0 => break,
-            next => last = next,
-        }
-    }
-    blocks.link(last).store(second, Relaxed);
-    first
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::freelist::Links;
     use crate::metadata::State;
     use std::sync::atomic::AtomicBool;
 
@@ -366,12 +459,19 @@ mod tests {
         cache.push_remote(blocks, blocks.get(block(blocks, units)))
     }
 
-    fn pop(cache: &Cache, blocks: &Blocks, units: u64) -> u32 {
-        cache.pop(blocks, units).map_or(0, Block::index)
+    fn pop(cache: &Cache, units: u64) -> u32 {
+        let pop = if units <= CLASS_MAX.into() {
+            Busy::pop_small
+        } else {
+            Busy::pop_large
+        };
+        cache.enter().and_then(|busy| pop(busy, units)).map_or(0, Block::index)
     }
 
     fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {
-        cache.push(blocks.get(index))
+        let block = blocks.get(index);
+        // SAFETY: the tests drop the cache first, or at least do not use it any more.
+        unsafe { cache.push(block, block.units()) }
     }
 
     #[test]
@@ -383,16 +483,9 @@ mod tests {
             assert!(push(&cache, &blocks, index));
         }
         assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
-        assert_eq!(pop(&cache, &blocks, 4), 0);
-        assert_eq!(
-            [
-                pop(&cache, &blocks, 3),
-                pop(&cache, &blocks, 3),
-                pop(&cache, &blocks, 3)
-            ],
-            [b, a, 0]
-        );
-        assert_eq!([pop(&cache, &blocks, 5000), pop(&cache, &blocks, 5000)], [c, 0]);
+        assert_eq!(pop(&cache, 4), 0);
+        assert_eq!([pop(&cache, 3), pop(&cache, 3), pop(&cache, 3)], [b, a, 0]);
+        assert_eq!([pop(&cache, 5000), pop(&cache, 5000)], [c, 0]);
         assert_eq!(cache.bytes(), 0);
     }
 
@@ -426,7 +519,7 @@ mod tests {
                 while !stop.load(Relaxed) || rounds < 1000 {
                     held.retain(|&index| !push(&cache, &blocks, index));
                     for units in 1..=3 {
-                        match pop(&cache, &blocks, units) {
+                        match pop(&cache, units) {
                             0 => {}
                             index => held.push(index),
                         }
@@ -437,7 +530,7 @@ mod tests {
             });
             let mut taken = Vec::new();
             for _ in 0..200 {
-                let mut index = cache.take_anyone(&blocks);
+                let mut index = cache.take_anyone();
                 while index != 0 {
                     taken.push(index);
                     index = blocks.link(index).load(Relaxed);
@@ -445,7 +538,7 @@ mod tests {
             }
             stop.store(true, Relaxed);
             let mut all = owner.join().expect("the owner panicked");
-            let mut index = cache.take_own(&blocks);
+            let mut index = cache.take_own();
             while index != 0 {
                 all.push(index);
                 index = blocks.link(index).load(Relaxed);
@@ -463,6 +556,7 @@ mod models {
     //! some moment, and a model can say no more of it.
 
     use super::*;
+    use crate::freelist::Links;
     use crate::metadata::State;
     use crate::sync::{meet, model};
     use loom::sync::Arc;
@@ -496,11 +590,13 @@ mod models {
         }
 
         fn push(&self, index: u32) -> bool {
-            self.cache.push(self.blocks.get(index))
+            let block = self.blocks.get(index);
+            // SAFETY: the cache is dropped before the records.
+            unsafe { self.cache.push(block, block.units()) }
         }
 
         fn pop(&self) -> Option<u32> {
-            self.cache.pop(&self.blocks, 1).map(Block::index)
+            self.cache.enter()?.pop_small(1).map(Block::index)
         }
 
         /// A free by another thread, which notes something in the record before.
@@ -529,13 +625,13 @@ mod models {
         }
 
         fn take_anyone(&self) -> Vec<u32> {
-            self.chain(self.cache.take_anyone(&self.blocks))
+            self.chain(self.cache.take_anyone())
         }
 
         /// Each of the blocks 1 to `count` is in one of these hands or still in the cache, now that all are quiet.
         fn assert_once(&self, count: u32, hands: [Vec<u32>; 2]) {
             let mut all = hands.concat();
-            all.extend(self.chain(self.cache.take_own(&self.blocks)));
+            all.extend(self.chain(self.cache.take_own()));
             all.extend(self.take_remote());
             all.sort_unstable();
             assert!(all.iter().copied().eq(1..=count), "{all:?}");

@@ -8,10 +8,9 @@ mod own;
 mod token;
 
 pub(crate) use barrier::available as magazines_available;
-pub(crate) use cache::{Cache, NO_STREAM};
-pub(crate) use counters::{Counters, Live, Sum, Totals};
+pub(crate) use cache::{Busy, Cache, NO_STREAM};
+pub(crate) use counters::{Count, Counters, Owners, Sum, Totals};
 pub(crate) use current::{Current, Lender};
 pub(crate) use own::OwnCaches;
 #[cfg(all(test, loom))]
 pub(crate) use token::become_thread;
-pub(crate) use token::change as change_tokens;

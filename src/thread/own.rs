@@ -3,72 +3,99 @@
 //! An entry is a hint: a cache that names its own thread. A wrong or missing one costs the slow way through thread-local storage,
 //! which sets it right.
 
-use super::cache::Cache;
+use super::cache::{Busy, Cache};
 use super::token::token;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::length;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A power of two. With 64 threads about two pairs meet in an entry, and then use its neighbour.
 const ENTRIES: usize = length(1024, 2);
 
+type Entries = [AtomicPtr<Cache>; ENTRIES];
+
 /// For each thread the cache of the default stream that it used last.
 pub(crate) struct OwnCaches {
-    entries: Box<[AtomicPtr<Cache>; ENTRIES]>,
+    /// `entries`, or `none`.
+    shown: AtomicPtr<Entries>,
+    entries: Arc<Entries>,
+    /// What is looked at while nothing is to be found.
+    none: Arc<Entries>,
 }
 
 #[inline(always)]
 const fn place(token: u64) -> usize {
-    // Fibonacci hashing of an address whose low bits are the same for all threads.
-    (token.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - ENTRIES.ilog2())) as usize
+    // Fibonacci hashing of the lower half of an address, whose low bits are the same for all threads. The product is one of
+    // 64 bits with a factor that an instruction can hold.
+    (token.wrapping_mul(0x61c8_8647) as u32 >> (u32::BITS - ENTRIES.ilog2())) as usize
 }
 
 impl OwnCaches {
     pub(crate) fn new() -> Self {
-        Self {
-            entries: Box::new(std::array::from_fn(|_| AtomicPtr::default())),
-        }
+        let [entries, none] = [(); 2].map(|()| Arc::new(std::array::from_fn(|_| AtomicPtr::default())));
+        let own = Self {
+            shown: AtomicPtr::default(),
+            entries,
+            none,
+        };
+        own.show();
+        own
     }
 
-    /// The calling thread's cache for a default stream's handle, if it is the one that it used last.
+    /// Lets [`Self::enter`] find nothing, until [`Self::show`].
+    pub(crate) fn hide(&self) {
+        // Relaxed: there is nothing to be seen through it.
+        self.shown.store(Arc::as_ptr(&self.none).cast_mut(), Relaxed);
+    }
+
+    /// Lets [`Self::enter`] find what it remembers.
+    pub(crate) fn show(&self) {
+        // Release: the entries are read through it.
+        self.shown.store(Arc::as_ptr(&self.entries).cast_mut(), Release);
+    }
+
+    /// The section of the calling thread's cache for a default stream's handle, if it is the one that it used last.
     #[inline(always)]
-    pub(crate) fn find(&self, stream: usize) -> Option<&Cache> {
-        let token = token();
-        let place = place(token);
-        let first = self.entry(place)?;
-        if first.is_own(token, stream) {
-            return Some(first);
+    pub(crate) fn enter(&self, stream: usize) -> Option<Busy<'_>> {
+        // Acquire: see `show`.
+        // SAFETY: entries of our own, which stay where they are.
+        let shown = unsafe { &*self.shown.load(Acquire) };
+        let (token, place) = (token(), place(token()));
+        let first = cache(&shown[place])?;
+        if let Some(busy) = first.enter_for(token, stream) {
+            return Some(busy);
         }
-        self.entry(place ^ 1).filter(|second| second.is_own(token, stream))
+        cache(&shown[place ^ 1])?.enter_for(token, stream)
     }
 
-    #[inline(always)]
-    fn entry(&self, place: usize) -> Option<&Cache> {
-        // Acquire: the cache is read through the pointer.
-        let cache = self.entries[place % ENTRIES].load(Acquire);
-        // SAFETY: only `remember` sets entries, to caches that live as long as the pool, and so as the table.
-        unsafe { cache.as_ref() }
-    }
-
-    /// Makes [`Self::find`] find a cache of the calling thread.
+    /// Makes [`Self::enter`] find a cache of the calling thread.
     ///
     /// # Safety
     /// The cache must live as long as the table.
-    pub(crate) unsafe fn remember(&self, cache: &Cache) {
+    pub(crate) unsafe fn remember(&self, own: &Cache) {
         let place = place(token());
         // An entry in use by another thread is left to it, if the neighbour is not.
-        let taken = |place: usize| self.entry(place).is_some_and(|other| other.is_anothers());
+        let taken = |place: usize| cache(&self.entries[place]).is_some_and(Cache::is_anothers);
         let place = if taken(place) && !taken(place ^ 1) {
             place ^ 1
         } else {
             place
         };
-        let cache: *const Cache = cache;
-        if self.entries[place].load(Relaxed) != cache.cast_mut() {
+        let own: *const Cache = own;
+        if self.entries[place].load(Relaxed) != own.cast_mut() {
             // Release: whoever reads the pointer sees the cache.
-            self.entries[place].store(cache.cast_mut(), Release);
+            self.entries[place].store(own.cast_mut(), Release);
         }
     }
+}
+
+#[inline(always)]
+fn cache(entry: &AtomicPtr<Cache>) -> Option<&Cache> {
+    // Acquire: the cache is read through the pointer.
+    let cache = entry.load(Acquire);
+    // SAFETY: only `remember` sets entries, to caches that live as long as the pool, and so as the table.
+    unsafe { cache.as_ref() }
 }
 
 #[cfg(all(test, loom))]
@@ -97,8 +124,8 @@ mod models {
         cache.acquire();
         // SAFETY: the caches live as long as the table.
         unsafe { shared.own.remember(cache) };
-        assert!(shared.own.find(2).is_none(), "another stream");
-        let found = shared.own.find(0).map(|cache| cache.index);
+        assert!(shared.own.enter(2).is_none(), "another stream");
+        let found = shared.own.enter(0).map(|busy| busy.cache().index);
         assert!(found.is_none_or(|found| found == cache.index));
         found.is_some()
     }
@@ -127,7 +154,7 @@ mod models {
         };
         // What is asked of it, loom reports if it was not made before.
         let look = |(own, _): &Shared| {
-            let found = [0, 1].map(|place| own.entry(place).is_some_and(Cache::is_mine));
+            let found = [0, 1].map(|place| cache(&own.entries[place]).is_some_and(Cache::is_mine));
             assert_eq!(found, [false; 2]);
         };
         let empty = || (OwnCaches::new(), AtomicPtr::default());

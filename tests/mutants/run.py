@@ -2,8 +2,9 @@
 
     python tests/mutants/run.py [TEXT ...]
 
-One fault at a time is made in a copy of the tree. With TEXTs only those whose file or model has one of them in its name. Fails
-where a fault goes unnoticed, where its text is not there (once, outside tests), or where the copy does not compile.
+One fault at a time is made in a copy of the tree. With TEXTs only those whose file or model has one of them in its
+name. Fails where a fault goes unnoticed, where its text is not there (once, outside tests), or where the copy does not
+compile.
 """
 
 import os
@@ -105,8 +106,8 @@ def main(wanted: list[str]) -> int:
             noticed = not passes(build(), mutant.model)
         finally:
             copy.write_text(sound)
-        print(f"{time.monotonic() - start:5.1f} s  {'killed  ' if noticed else 'SURVIVED'}  {mutant.file}: {mutant.new}")
-        sys.stdout.flush()
+        result = "killed  " if noticed else "SURVIVED"
+        print(f"{time.monotonic() - start:5.1f} s  {result}  {mutant.file}: {mutant.new}", flush=True)
         killed[mutant.file] += noticed
         if not noticed:
             survivors.append(mutant)

@@ -195,7 +195,7 @@ def test_demo(report, cli):
     assert report("demo", TRACE)["rows"][0]["allocations"] == rows["cudaMalloc"]["allocations"]
 
 
-@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random"])
+@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random", "threads", "producer-consumer"])
 def test_bench(report, name):
     result = report("bench", name, "--quick", "--backend", "sim")
     assert result["bench"] == name
@@ -203,13 +203,16 @@ def test_bench(report, name):
     assert result["machine"]["backend"] == "sim"
     assert result["rows"]
     for row in result["rows"]:
-        assert row["allocator"] == "flagstone"
+        assert row["allocator"] in ("flagstone", "torch-native")
         assert row["case"]
         assert row["threads"] >= 1
-        time = row["ns_per_step"] if name == "rmm-random" else row["ns_per_pair"]
-        assert time > 0
+        unit = {"rmm-random": "step", "producer-consumer": "block"}.get(name, "pair")
+        assert row[f"ns_per_{unit}"] > 0
     if name == "rmm-random":
         assert {row["failures"] for row in result["rows"]} == {0}
+    if name == "producer-consumer":
+        first, last = (result["rows"][0][f"peak_reserved_bytes{when}"] for when in ("_first", ""))
+        assert first == last
 
 
 def test_timing_loops_refuse_what_they_cannot_call():

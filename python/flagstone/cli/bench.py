@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
-from flagstone.cli import fragmentation, loader_bench, simulation, torch_bench
+from flagstone.cli import fragmentation, loader_bench, simulation, threads_bench, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, print_json, size, table
 from flagstone.cli.replay import LAG_HELP, milliseconds, positive
@@ -41,6 +41,7 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
         choices=sorted([*_BENCHES, *_TORCH_BENCHES, "fragmentation"]),
         help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
         "torch: pairs and tensors under torch, by allocator; fragmentation: traces under torch, by allocator; "
+        "threads: pairs in 1 to 8 threads; producer-consumer: blocks that one thread allocates and another frees; "
         "dataloader: batches to the device, by pinned memory",
     )
     parser.add_argument("traces", metavar="TRACE", nargs="*", help="fragmentation: files, or folders of them")
@@ -201,6 +202,8 @@ _BENCHES: dict[str, Callable[[bool, Say], list[Row]]] = {
     "latency": _latency,
     "holes": _holes,
     "rmm-random": _random,
+    "threads": threads_bench.threads,
+    "producer-consumer": threads_bench.producer_consumer,
 }
 
 _TORCH_BENCHES: dict[str, Callable[[bool, Say, bool], list[Row]]] = {

@@ -49,6 +49,14 @@ def pairs(nbytes: int, count: int, threads: int) -> tuple[int, int]:
     return wall_ns, time.process_time_ns() - before
 
 
+def handed_over(nbytes: int, count: int) -> tuple[int, int]:
+    """Have one thread allocate so many blocks and another free them, in a compiled loop; returns as `pairs`."""
+    this, methods = _allocator()
+    before = time.process_time_ns()
+    wall_ns = _core.time_object_handed_over(this, methods, nbytes, count)
+    return wall_ns, time.process_time_ns() - before
+
+
 def tensors(nbytes: int, count: int, threads: int) -> tuple[int, int]:
     """Make and delete so many tensors in each thread; returns as `pairs`."""
     barrier = threading.Barrier(threads)
@@ -117,6 +125,7 @@ def counts() -> dict[str, int]:
 
 _ABILITIES: dict[str, Callable[..., Any]] = {
     "pairs": pairs,
+    "handed_over": handed_over,
     "tensors": tensors,
     "counts": counts,
     "replay": replay,

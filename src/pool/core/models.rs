@@ -285,7 +285,7 @@ fn a_list_that_all_share_gives_each_block_once() {
     // Full magazines are emptied into the shared lists.
     let share = |setting: &Setting| {
         setting.as_owner(|| {
-            let chain = setting.cache().take_own(&setting.core.metadata.blocks);
+            let chain = setting.cache().take_own();
             setting.core.share(setting.arena(), chain);
         });
         pop(setting);

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod driver;
+mod handed_over;
 mod pairs;
 mod plain;
 mod random;
@@ -23,6 +24,13 @@ fn allocator((alloc, free): (usize, usize), device: i32, stream: usize) -> PyRes
     // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
     unsafe { Functions::from_addresses(alloc, free, device, stream) }
         .ok_or_else(|| PyValueError::new_err("a function address is 0; pass the addresses of alloc and free"))
+}
+
+/// The C++ object at an address, with the addresses of its methods.
+fn object(this: usize, (alloc, free): (usize, usize)) -> PyResult<Object> {
+    // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
+    unsafe { Object::from_addresses(this, alloc, free) }
+        .ok_or_else(|| PyValueError::new_err("an address is 0; pass the object's and those of its methods"))
 }
 
 fn nanoseconds(time: Option<Duration>) -> PyResult<u64> {
@@ -63,11 +71,36 @@ pub fn time_object_pairs(
     count: u64,
     threads: usize,
 ) -> PyResult<u64> {
-    let (alloc, free) = methods;
-    // SAFETY: the caller of a function that takes addresses vouches for them, as with ctypes.
-    let object = unsafe { Object::from_addresses(this, alloc, free) }
-        .ok_or_else(|| PyValueError::new_err("an address is 0; pass the object's and those of its methods"))?;
+    let object = object(this, methods)?;
     nanoseconds(py.detach(|| pairs::pairs(object, nbytes, count, threads)))
+}
+
+/// Nanoseconds of `count` blocks of `nbytes` that one thread allocates and another frees, some hundred of them live at once.
+#[pyfunction]
+#[pyo3(signature = (functions, nbytes, count, *, device = 0, stream = 0))]
+pub fn time_handed_over(
+    py: Python<'_>,
+    functions: (usize, usize),
+    nbytes: usize,
+    count: u64,
+    device: i32,
+    stream: usize,
+) -> PyResult<u64> {
+    let allocator = allocator(functions, device, stream)?;
+    nanoseconds(py.detach(|| handed_over::handed_over(allocator, nbytes, count)))
+}
+
+/// As `time_handed_over`, of a C++ object as for `time_object_pairs`.
+#[pyfunction]
+pub fn time_object_handed_over(
+    py: Python<'_>,
+    this: usize,
+    methods: (usize, usize),
+    nbytes: usize,
+    count: u64,
+) -> PyResult<u64> {
+    let object = object(this, methods)?;
+    nanoseconds(py.detach(|| handed_over::handed_over(object, nbytes, count)))
 }
 
 /// The addresses of an alloc and a free for torch that pass each call on to `cudaMalloc` and `cudaFree`, given by address.
