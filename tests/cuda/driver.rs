@@ -623,6 +623,7 @@ fn threads_share_a_device() {
 #[test]
 fn memory_is_filled_in_the_order_of_a_stream() {
     with_driver(&Simulated, &[], || {
+        enter(0);
         let cuda = cuda();
         let addr = cuda.alloc(MIB).expect("memory");
         let own = cuda.new_stream().expect("a stream");
@@ -637,6 +638,7 @@ fn memory_is_filled_in_the_order_of_a_stream() {
         }
         cuda.drop_stream(own).expect("live");
         cuda.free(addr).expect("memory");
+        leave();
     });
 }
 

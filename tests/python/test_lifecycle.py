@@ -11,7 +11,7 @@ from flagstone.testing import SimulatedDevice
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("use", ["pool.stats()", "pool.snapshot()", "pool.history()", "refused()"])
+@pytest.mark.parametrize("use", ["pool.stats()", "refused()"])
 def test_a_daemon_thread_may_be_anywhere_when_the_interpreter_ends(child, use):
     # The sooner the end, the more of them are within their first call.
     for _ in range(6):
