@@ -3,8 +3,8 @@
 
 use flagstone::Pool;
 use flagstone::config::{Config, Dependencies, Source};
-use flagstone::driver::Stream;
 use flagstone::driver::sim::{Call, CaptureMode, Code, Fault, Options, Sim, StreamKind, Work};
+use flagstone::driver::{Driver, Stream};
 
 const MIB: u64 = 1 << 20;
 const SOURCES: [Source; 2] = [Source::VirtualMemory, Source::Slabs];
@@ -129,6 +129,64 @@ fn growth_comes_after_waits_only_where_that_was_asked_for() {
             sound(&sim, &pool);
         }
     }
+}
+
+#[test]
+fn by_default_two_streams_go_on_working_at_the_same_time() {
+    assert_eq!(Config::default().dependencies, Dependencies::Overlap);
+    for source in SOURCES {
+        let (sim, pool, [copies, compute]) = setup(source, Dependencies::Overlap);
+        pool.set_limit(None);
+        sim.hold(compute).unwrap();
+        // Each block is filled by one stream and read by the other, far ahead of the device.
+        let mut given = Vec::new();
+        for batch in 0..6 {
+            let addr = pool.alloc(16 * MIB, copies).unwrap();
+            sim.check_handout(addr, 16 * MIB, copies).expect("ordered");
+            fill(&sim, copies, addr, 16 * MIB, batch);
+            let filled = sim.event_create().unwrap();
+            sim.event_record(filled, copies).unwrap();
+            sim.stream_wait(compute, filled).unwrap();
+            pool.record_stream(addr, compute).unwrap();
+            sim.launch(compute, Work::new().reads(addr, 16 * MIB).takes(1000))
+                .unwrap();
+            pool.free(addr).unwrap();
+            given.push(addr);
+        }
+        // Two buffers in turn: a copy never waits for the read of the batch just before it.
+        assert_eq!(given[2..], [given[0], given[1], given[0], given[1]], "{source:?}");
+        assert_ne!(given[0], given[1]);
+        assert_eq!(pool.stats().stream_wait_count, 4);
+        sim.resume(compute).unwrap();
+        sound(&sim, &pool);
+    }
+}
+
+#[test]
+fn a_wait_that_fails_wakes_no_memory() {
+    let (sim, pool, [one, two]) = setup(Source::VirtualMemory, Dependencies::Growth);
+    pool.set_limit(None);
+    let mut fails = 0;
+    for round in 0..6_u64 {
+        for stream in [one, two] {
+            let addr = pool.alloc(24 * MIB, stream).unwrap();
+            sim.check_handout(addr, 24 * MIB, stream).expect("ordered");
+            fill(&sim, stream, addr, 24 * MIB, 1);
+            pool.free(addr).unwrap();
+            if round == 3 {
+                sim.fail(Fault::nth(Call::StreamWaitEvent, 1, Code::INVALID_HANDLE));
+                fails += 1;
+            }
+            sound(&sim, &pool);
+        }
+    }
+    assert!(pool.stats().driver_error_count > 0 && fails == 2, "{}", pool.stats());
+    let mut reserved = pool.stats().reserved_bytes;
+    assert!(reserved <= 72 * MIB, "{reserved} bytes for one block at a time");
+    pool.trim(0).unwrap();
+    reserved = pool.stats().reserved_bytes;
+    assert_eq!((reserved, sim.usage().physical_bytes), (0, 0));
+    sound(&sim, &pool);
 }
 
 #[test]

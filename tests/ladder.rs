@@ -18,7 +18,8 @@ fn device(settings: &str) -> (Sim, Arc<Pool<Sim>>) {
         backed: false,
         ..Options::default()
     });
-    let config = Config::parse(settings).expect("good settings");
+    let mut config = Config::parse("dependencies:pressure").expect("good settings");
+    config.update(settings).expect("good settings");
     let pool = Pool::new(sim.clone(), config).expect("a pool takes nothing from the driver");
     (sim, Arc::new(pool))
 }

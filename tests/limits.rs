@@ -65,6 +65,36 @@ fn trimming_comes_as_near_to_its_target_as_the_pages_allow() {
 }
 
 #[test]
+fn the_largest_piece_of_memory_is_a_setting() {
+    for (settings, pieces) in [
+        ("", 1),
+        ("handle:0", 1),
+        ("handle:20MiB", 3),
+        ("handle:3MiB", 15),
+        ("handle:1", 30),
+    ] {
+        let (sim, pool) = device(1 << 30, &format!("source:virtual_memory,{settings}"));
+        let held = blocks(&pool, &[60 * MIB]);
+        assert_eq!(sim.counts().get(Call::MemCreate), pieces, "{settings:?}");
+        free(&pool, held);
+        sound(&sim, &pool);
+    }
+    for (handle, most) in [("2MiB", 62), ("64MiB", 120)] {
+        let (sim, pool) = device(1 << 30, &format!("source:virtual_memory,handle:{handle},reserve:60MiB"));
+        let held = blocks(&pool, &[60 * MIB]);
+        free(&pool, held);
+        // What lives in the first piece keeps no more than that from another stream.
+        blocks(&pool, &[2 * MIB]);
+        let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+        pool.alloc(2 * MIB, stream).expect("room");
+        sim.advance(10_000_000);
+        pool.alloc(56 * MIB, stream).expect("room");
+        assert!(reserved(&pool) <= most * MIB, "handle:{handle}: {}", reserved(&pool));
+        sound(&sim, &pool);
+    }
+}
+
+#[test]
 fn trimming_takes_the_slabs_that_are_nearest() {
     let (sim, pool) = device(1 << 30, "source:slabs");
     let held = blocks(&pool, &[100 * MIB, 40 * MIB, 30 * MIB, 60 * MIB]);

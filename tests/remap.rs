@@ -1,6 +1,6 @@
 //! Free memory is mapped where it is wanted: without new physical memory, without waiting, and without harm to what is live.
 
-use flagstone::config::{Config, Source};
+use flagstone::config::{Config, Dependencies, Source};
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Call, Code, Fault, Options, Sim, StreamKind, Work};
 use flagstone::{Error, Pool};
@@ -80,16 +80,93 @@ fn the_same_stream_gets_its_holes_as_one_block_at_once() {
     stamp(&sim, large, 15 * MIB, 99, LEGACY);
     all_live(&sim, &live);
     assert_stamp(&sim, large, 15 * MIB, 99);
-    // The old addresses go when the arena grows the next time, by when the device is done with them.
-    for _ in 0..3 {
-        sim.advance(10_000_000);
-        pool.alloc(8 * MIB, LEGACY).unwrap();
-        sound(&sim, &pool);
+}
+
+#[test]
+fn memory_goes_back_to_where_it_is_still_mapped_without_a_call() {
+    let sim = sim();
+    let pool = pool(&sim);
+    let live = comb(&sim, &pool, LEGACY);
+    // The four holes are one block now; then all but the last tooth go, and the holes are wanted between them again.
+    let moved = pool.alloc(16 * MIB, LEGACY).unwrap();
+    stamp(&sim, moved, 16 * MIB, 99, LEGACY);
+    pool.free(moved).unwrap();
+    for &addr in &live[..4] {
+        pool.free(addr).unwrap();
     }
-    assert!(
-        sim.counts().get(Call::MemUnmap) > unmapped,
-        "the old addresses are mapped for ever"
-    );
+    let (calls, reserved) = (memory_calls(&sim), pool.stats().reserved_bytes);
+    let large = pool.alloc(28 * MIB, LEGACY).unwrap();
+    stamp(&sim, large, 28 * MIB, 50, LEGACY);
+    sound(&sim, &pool);
+    // What is mapped twice is given out once.
+    pool.alloc(4 * MIB, LEGACY).unwrap();
+    sound(&sim, &pool);
+    pool.free(large).unwrap();
+    let again = pool.alloc(16 * MIB, LEGACY).unwrap();
+    stamp(&sim, again, 16 * MIB, 51, LEGACY);
+    assert_eq!((memory_calls(&sim), pool.stats().reserved_bytes), (calls, reserved));
+    sound(&sim, &pool);
+    sim.advance(1_000_000_000);
+    assert_stamp(&sim, live[4], TOOTH, 9);
+    assert_stamp(&sim, again, 16 * MIB, 51);
+}
+
+#[test]
+fn memory_that_streams_use_in_turn_is_mapped_once_for_each() {
+    let sim = sim();
+    let mut config = Config::default();
+    (config.source, config.magazine, config.dependencies) = (Source::VirtualMemory, 0, Dependencies::Growth);
+    let pool = Pool::new(sim.clone(), config).expect("a pool");
+    let streams = [(); 2].map(|()| sim.stream_create(StreamKind::NonBlocking).expect("a stream"));
+    for stream in streams {
+        pool.keep_stream(stream).unwrap();
+    }
+    let mut calls = 0;
+    for round in 0..6 {
+        if round == 2 {
+            calls = memory_calls(&sim);
+        }
+        for stream in streams {
+            let addr = pool.alloc(24 * MIB, stream).unwrap();
+            sim.check_handout(addr, 24 * MIB, stream).unwrap();
+            stamp(&sim, addr, 24 * MIB, round, stream);
+            pool.free(addr).unwrap();
+            sound(&sim, &pool);
+        }
+    }
+    assert_eq!(memory_calls(&sim), calls, "from the third round on");
+    assert_eq!(pool.stats().reserved_bytes, 24 * MIB);
+    pool.trim(0).unwrap();
+    sound(&sim, &pool);
+}
+
+#[test]
+fn old_addresses_keep_no_memory_that_is_given_back() {
+    let sim = sim();
+    let pool = pool(&sim);
+    let live = comb(&sim, &pool, LEGACY);
+    let large = pool.alloc(15 * MIB, LEGACY).unwrap();
+    for addr in live.into_iter().chain([large]) {
+        pool.free(addr).unwrap();
+    }
+    sim.advance(10_000_000);
+    pool.trim(16 * MIB).unwrap();
+    let reserved = pool.stats().reserved_bytes;
+    assert!(reserved <= 16 * MIB);
+    assert_eq!(sim.usage().physical_bytes, reserved, "given back and still mapped");
+    sound(&sim, &pool);
+}
+
+/// Calls that make, move or give back memory.
+fn memory_calls(sim: &Sim) -> u64 {
+    let calls = [
+        Call::MemCreate,
+        Call::MemRelease,
+        Call::MemMap,
+        Call::MemUnmap,
+        Call::MemSetAccess,
+    ];
+    calls.map(|call| sim.counts().get(call)).iter().sum()
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod random_trace;
 
 use std::time::Duration;
 
+use flagstone::config::Dependencies;
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{Call, Options as SimOptions, Prices, Sim};
 use flagstone::replay::{Model, Options, Report, replay, simulated_device};
@@ -93,23 +94,29 @@ fn every_number_of_a_small_replay() {
 #[test]
 fn lag_and_the_end_of_uses_delay_reuse() {
     let trace = prefetch();
-    let reserved = |lag| {
-        let report = run(
-            &trace,
-            &Options {
-                lag: Duration::from_micros(lag),
-                ..Options::default()
-            },
-        );
+    let reserved = |lag, dependencies| {
+        let mut config = Config::default();
+        config.dependencies = dependencies;
+        let pool = Pool::new(simulated_device(), config).expect("a pool");
+        let options = Options {
+            lag: Duration::from_micros(lag),
+            ..Options::default()
+        };
+        let report = replay(&pool, &trace, &options, &mut |_, _| {}).expect("a replay");
         assert_eq!((report.errors, report.first_error), (0, None));
         assert_eq!(report.peak_active_bytes, 20 * MIB);
         report.peak_reserved_bytes
     };
     // Each batch is in use for 600 us after its free, and the next comes 700 us after the free.
-    assert!(reserved(0) < 30 * MIB);
+    let (pressure, overlap) = (Dependencies::Pressure, Dependencies::Overlap);
+    assert!(reserved(0, pressure) < 30 * MIB);
     assert!(
-        reserved(5000) > reserved(0) + 30 * MIB,
+        reserved(5000, pressure) > reserved(0, pressure) + 30 * MIB,
         "five batches wait for their events"
+    );
+    assert!(
+        reserved(5000, overlap) + 16 * MIB <= reserved(5000, pressure),
+        "the copies wait for older reads"
     );
 }
 

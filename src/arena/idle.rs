@@ -1,9 +1,9 @@
 //! Idle memory of a region: taken out of the free ranges, to be unmapped and used elsewhere, or given back to the driver.
 
 use super::region::{Mapping, Region, Span};
+use crate::driver::Handle;
 use crate::metadata::{Block, Blocks, State};
 use crate::size_class::UNIT;
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Idle memory that was taken out of the free ranges, to be unmapped (or freed) by the caller.
@@ -15,6 +15,13 @@ pub(crate) struct Idle {
     /// Empty for a slab from the driver.
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) what: What,
+}
+
+impl Idle {
+    /// Of a part with one mapping: its handle.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        self.mappings.first().map(|mapping| mapping.handle)
+    }
 }
 
 /// What an idle part is.
@@ -181,32 +188,8 @@ impl Region {
         sizes.min()
     }
 
-    /// A lent part is mapped elsewhere now: what is left are addresses, to be unmapped once the work of this epoch is done.
-    pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle, epoch: u64) {
-        let segment = blocks.get(lent.block).home.load(Relaxed) as usize;
-        self.segments[segment].mappings.remove(&lent.addr);
-        self.held -= lent.bytes;
-        self.aliases.push_back((
-            epoch,
-            Idle {
-                what: What::Alias,
-                ..lent
-            },
-        ));
-    }
-
-    /// The aliases that the device is done with, to be unmapped by the caller.
-    pub(crate) fn finished_aliases(&mut self, done: u64) -> Vec<Idle> {
-        let (finished, left) = std::mem::take(&mut self.aliases)
-            .into_iter()
-            .partition(|(epoch, _)| *epoch <= done);
-        self.aliases = left;
-        let finished: VecDeque<(u64, Idle)> = finished;
-        finished.into_iter().map(|(_, part)| part).collect()
-    }
-
     /// Takes mappings that lie side by side within a free range, last one first, out of it as a busy block.
-    fn carve(&mut self, blocks: &Blocks, index: u32, mappings: Vec<Mapping>) -> Option<Idle> {
+    pub(super) fn carve(&mut self, blocks: &Blocks, index: u32, mappings: Vec<Mapping>) -> Option<Idle> {
         let block = blocks.get(index);
         let (addr, end) = (block.addr(), block.end());
         let from = mappings.last()?.addr;
@@ -265,8 +248,9 @@ impl Region {
         match idle.what {
             What::Free => self.give(blocks, idle.block),
             What::Stuck => self.stuck.push(idle),
-            // With the next wait for the whole context: which epoch used it last is not known any more.
-            What::Alias => self.aliases.push_back((u64::MAX, idle)),
+            What::Alias => {
+                self.aliases.insert(idle.addr, idle);
+            }
         }
     }
 

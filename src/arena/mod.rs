@@ -3,6 +3,7 @@
 //! An arena is asked only when a thread's magazine has nothing. It cuts small blocks from slabs and larger ones from
 //! ranges, and takes both back. Its lock is never held over a driver call.
 
+mod alias;
 mod growth;
 mod idle;
 mod owner;
@@ -10,6 +11,7 @@ mod range;
 mod region;
 mod slab;
 
+pub(crate) use alias::Piece;
 pub(crate) use growth::Growth;
 pub(crate) use idle::{Idle, What};
 use owner::Visits;
@@ -119,6 +121,13 @@ pub(crate) struct Gate {
     pub(crate) events: VecDeque<(u64, Event)>,
     /// All work up to the end of this epoch is done.
     pub(crate) done: u64,
+}
+
+impl Gate {
+    /// The newest event, with the epoch that it ends; with `behind` the newest that has another behind it.
+    pub(crate) fn newest(&self, behind: bool) -> Option<&(u64, Event)> {
+        self.events.iter().rev().nth(usize::from(behind))
+    }
 }
 
 /// How many large blocks come back without growth until an arena counts as settled.
@@ -418,10 +427,9 @@ impl Inner {
 
     /// A lent part is an alias now if its handle was `taken`, and free again if not.
     pub(crate) fn settle_lent(&mut self, metadata: &Metadata, kind: Kind, part: Idle, taken: impl Fn(Handle) -> bool) {
-        let epoch = self.epoch;
         let region = self.region(kind);
         if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
-            region.alias(&metadata.blocks, part, epoch);
+            region.alias(&metadata.blocks, part);
         } else {
             region.keep(&metadata.blocks, part);
         }

@@ -19,7 +19,7 @@ use super::range::Ranges;
 use crate::driver::Handle;
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, GRANULE, UNIT};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Physical memory at an address.
@@ -73,14 +73,14 @@ impl Segment {
 
 /// The segments of one kind.
 pub(crate) struct Region {
-    arena: u32,
+    pub(super) arena: u32,
     pub(crate) ranges: Ranges,
     pub(crate) segments: Vec<Segment>,
     pub(super) holes: Vec<u32>,
     /// Mapped without access after two driver calls had failed, and to be unmapped with the next idle memory.
     pub(crate) stuck: Vec<Idle>,
-    /// Addresses of memory that was mapped elsewhere, with the epoch whose work may still use them; oldest first.
-    pub(crate) aliases: VecDeque<(u64, Idle)>,
+    /// Addresses of memory that was mapped elsewhere, by address.
+    pub(crate) aliases: BTreeMap<u64, Idle>,
     /// Bytes of memory behind the segments.
     pub(crate) held: u64,
     /// How many segments there are that were not given back.
@@ -95,7 +95,7 @@ impl Region {
             segments: Vec::new(),
             holes: Vec::new(),
             stuck: Vec::new(),
-            aliases: VecDeque::new(),
+            aliases: BTreeMap::new(),
             held: 0,
             live_segments: 0,
         }

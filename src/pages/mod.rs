@@ -25,7 +25,7 @@ const USUAL_HANDLE: u64 = 20 << 20;
 /// How many bytes of what is taken ahead are single pages.
 const PAGES_AHEAD: u64 = 64 << 20;
 
-/// Larger handles would save little, and are rarely free as a whole.
+/// The largest, unless the configuration says otherwise: larger ones would save little, and are rarely free as a whole.
 const LARGEST_HANDLE: u64 = 64 << 20;
 
 /// Why memory could not be had.
@@ -88,6 +88,8 @@ pub(crate) struct Pages {
     headroom: u64,
     /// The unit of memory, in bytes.
     granularity: u64,
+    /// The largest handle, in bytes.
+    largest_handle: u64,
     /// Where slabs come from, unless they come from `cuMemAlloc`.
     driver_pool: Option<DriverPool>,
     /// Handles created so far.
@@ -107,6 +109,7 @@ impl Pages {
     pub(crate) fn new(
         limit: Option<u64>,
         headroom: u64,
+        handle: u64,
         properties: &Properties,
         driver_pool: Option<DriverPool>,
     ) -> Self {
@@ -117,6 +120,10 @@ impl Pages {
             capacity: properties.total_bytes,
             headroom,
             granularity: properties.granularity,
+            largest_handle: match handle.checked_next_multiple_of(properties.granularity) {
+                Some(bytes @ 1..) => bytes,
+                _ => LARGEST_HANDLE,
+            },
             driver_pool,
             created: AtomicU64::new(0),
             takes: AtomicU64::new(0),
@@ -172,7 +179,7 @@ impl Pages {
 
     /// Whether handles are large enough on average for one more: creating them is what costs most in the driver.
     pub(crate) fn affords_seam(&self) -> bool {
-        self.created.load(Relaxed) * USUAL_HANDLE < self.reserved()
+        self.created.load(Relaxed) * USUAL_HANDLE.min(self.largest_handle) < self.reserved()
     }
 
     /// How many of `bytes` the spare handles can be; and, where that is not all, by how much a growth has to be larger so that
@@ -337,7 +344,7 @@ impl Pages {
         while have < bytes {
             let within = addr + have < seam && seam < addr + bytes;
             let end = if within { seam - addr } else { bytes };
-            let end = end.min(have + LARGEST_HANDLE);
+            let end = end.min(have + self.largest_handle);
             match self.create(driver, end - have) {
                 Ok(handle) => handles.push((end - have, handle)),
                 Err(refusal) => {
@@ -401,7 +408,7 @@ impl Pages {
             let most = if taken < PAGES_AHEAD {
                 self.granularity
             } else {
-                USUAL_HANDLE
+                USUAL_HANDLE.min(self.largest_handle)
             };
             let size = missing.min(most).next_multiple_of(self.granularity);
             let handle = self.create(driver, size)?;

@@ -87,7 +87,7 @@ impl<D: Driver> Pool<D> {
         let metadata = &self.core.metadata;
         let region = inner.region(kind);
         let mut free: Vec<u32> = Vec::new();
-        let alias = |index: u32| region.aliases.iter().any(|(_, part)| part.block == index);
+        let alias = |index: u32| region.aliases.values().any(|part| part.block == index);
         for segment in region.segments.iter().filter(|segment| segment.first != 0) {
             let (mut addr, mut before, mut mapped) = (segment.base, 0, 0);
             let mut last = State::Live;

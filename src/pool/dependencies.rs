@@ -7,11 +7,32 @@ use super::Pool;
 use super::core::count;
 use super::remap::Gathered;
 use crate::arena::Arena;
+use crate::config::Dependencies;
 use crate::driver::Driver;
 use crate::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// For what a stream may be made to wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// For nothing.
+    Never,
+    /// For work behind which the other stream has more: it goes on when the waiting one begins.
+    Overlapping,
+    /// For everything.
+    Always,
+}
+
 impl<D: Driver> Pool<D> {
+    /// What the setting allows before memory is taken from the driver.
+    pub(super) fn waits_for_growth(&self) -> Waits {
+        match self.config.dependencies {
+            Dependencies::Off | Dependencies::Pressure => Waits::Never,
+            Dependencies::Overlap => Waits::Overlapping,
+            Dependencies::Growth => Waits::Always,
+        }
+    }
+
     /// Whether the arena's stream, whose handle is live, may be made to wait. A capture would become a part of what it waits for.
     pub(super) fn may_wait(&self, arena: &Arena) -> bool {
         let stream = arena.stream();
@@ -22,7 +43,7 @@ impl<D: Driver> Pool<D> {
     /// about `bytes`. They are free for it then. Returns their bytes.
     ///
     /// The caller has asked [`Self::may_wait`].
-    pub(super) fn claim(&self, arena: &Arena, bytes: u64) -> u64 {
+    pub(super) fn claim(&self, arena: &Arena, bytes: u64, waits: Waits) -> u64 {
         // Relaxed: a block that begins to wait just now is found the next time.
         if self.waiting.load(Relaxed) == 0 {
             return 0;
@@ -34,7 +55,7 @@ impl<D: Driver> Pool<D> {
             (block.arena.load(Relaxed) == arena.index).then(|| block.bytes())
         };
         let mut pending = lock(&self.pending);
-        let done = pending.earliest(bytes, ours);
+        let done = pending.earliest(bytes, waits == Waits::Overlapping, ours);
         match pending.order(&self.driver, arena.stream(), &done) {
             // Relaxed: a number that nothing else is read through.
             Ok(waits) => self.core.events.stream_waits.fetch_add(waits, Relaxed),
@@ -51,19 +72,19 @@ impl<D: Driver> Pool<D> {
     /// Takes free memory of `other` for the arena, whose stream waits for what the other one has to do.
     ///
     /// The caller has asked [`Self::may_wait`] for the arena; the other stream's handle is live.
-    pub(super) fn borrow<'a>(&'a self, arena: &Arena, other: &'a Arena, found: &mut Gathered<'a>) {
+    pub(super) fn borrow<'a>(&'a self, arena: &Arena, other: &'a Arena, waits: Waits, found: &mut Gathered<'a>) {
         if !self.may_wait(other) {
             return;
         }
-        if self.claim(other, found.missing()) > 0 {
+        if self.claim(other, found.missing(), waits) > 0 {
             self.tick(other);
         }
         let gate = lock(&other.gate);
-        let Some(&(epoch, event)) = gate.events.back() else {
+        let Some(&(epoch, event)) = gate.newest(waits == Waits::Overlapping) else {
             return;
         };
         let before = found.parts();
-        self.lend(other, epoch, found);
+        self.lend(other, epoch, false, found);
         if found.parts() == before {
             return;
         }

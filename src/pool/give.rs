@@ -3,10 +3,11 @@
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Idle, Kind, What};
-use crate::driver::Driver;
+use crate::driver::{Driver, Handle};
 use crate::history::Action;
 use crate::pages::Target;
 use crate::sync::lock;
+use std::collections::HashSet;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -44,7 +45,7 @@ impl<D: Driver> Pool<D> {
         let mut all = Vec::new();
         for arena in self.core.arenas_in_use() {
             for kind in Kind::ALL {
-                let aliases = arena.lock(metadata).region(kind).finished_aliases(u64::MAX);
+                let aliases = arena.lock(metadata).region(kind).take_aliases(|_| true);
                 all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
             }
         }
@@ -74,7 +75,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// Unmaps (or frees) one idle part, outside the arena's lock; the bytes that are spare or given back then.
-    pub(super) fn give_part(&self, arena: &Arena, kind: Kind, part: Idle) -> u64 {
+    pub(super) fn give_part(&self, arena: &Arena, kind: Kind, mut part: Idle) -> u64 {
         let metadata = &self.core.metadata;
         if part.what == What::Alias {
             let result = self.driver.unmap(part.addr, part.bytes);
@@ -82,6 +83,8 @@ impl<D: Driver> Pool<D> {
             match result {
                 Ok(()) => inner.region(kind).gone(&metadata.blocks, &part),
                 Err(_) => {
+                    // Its handle may become another's number: it is only to be unmapped any more.
+                    part.mappings.clear();
                     inner.region(kind).keep(&metadata.blocks, part);
                     count(&self.core.events.driver_errors);
                 }
@@ -204,10 +207,27 @@ impl<D: Driver> Pool<D> {
             chosen.into_iter().for_each(keep);
             return Err(error.into());
         }
+        self.unmap_aliases(&chosen);
         for (arena, kind, part) in chosen {
             self.give_part(arena, kind, part);
         }
         Ok(())
+    }
+
+    /// Unmaps the other addresses of memory that is about to be spare. The device is done with it, and so with what it did there
+    /// before.
+    fn unmap_aliases(&self, parts: &[(&Arena, Kind, Idle)]) {
+        let mappings = parts.iter().flat_map(|(_, _, part)| &part.mappings);
+        let handles: HashSet<Handle> = mappings.map(|mapping| mapping.handle).collect();
+        for arena in self.core.arenas_in_use() {
+            for kind in Kind::ALL {
+                let of_them = |alias: &Idle| alias.mappings.iter().any(|mapping| handles.contains(&mapping.handle));
+                let aliases = arena.lock(&self.core.metadata).region(kind).take_aliases(of_them);
+                for part in aliases {
+                    self.give_part(arena, kind, part);
+                }
+            }
+        }
     }
 
     /// For `Drop`: all memory in which no block is live goes back to the driver.

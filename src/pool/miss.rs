@@ -5,11 +5,11 @@
 //! from the driver. Then [`pressure`](super::pressure).
 
 use super::core::{count, forked};
+use super::dependencies::Waits;
 use super::free::Last;
 use super::remap::Gathered;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
-use crate::config::Dependencies;
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::Action;
 use crate::metadata::{State, covers};
@@ -217,9 +217,12 @@ impl<D: Driver> Pool<D> {
                 return Ok(index);
             }
         }
-        if self.config.dependencies == Dependencies::Growth && self.may_wait(arena) {
+        let waits = self.waits_for_growth();
+        // Relaxed: a block that begins to wait just now is found the next time.
+        let may_claim = waits != Waits::Never && self.waiting.load(Relaxed) > 0;
+        if may_claim && self.may_wait(arena) {
             let metadata = &self.core.metadata;
-            let index = match self.claim(arena, size_class::bytes(Kind::range_units(units))) {
+            let index = match self.claim(arena, size_class::bytes(Kind::range_units(units)), waits) {
                 0 => 0,
                 _ => arena.lock(metadata).take(metadata, units),
             };
@@ -237,12 +240,12 @@ impl<D: Driver> Pool<D> {
     /// Takes memory from the driver; a held block of `units` from it. Waits while a request is pressed.
     pub(super) fn grow(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         let _beside_others = self.pressed.read().unwrap_or_else(PoisonError::into_inner);
-        self.grow_now(arena, units, self.config.dependencies == Dependencies::Growth)
+        self.grow_now(arena, units, self.waits_for_growth())
     }
 
     /// As [`Self::grow`], by whoever holds the lock. No arena's lock is held over a driver call. With `waits` the arena's stream
     /// may be made to wait for others.
-    pub(super) fn grow_now(&self, arena: &Arena, units: u32, waits: bool) -> Result<u32, Refusal> {
+    pub(super) fn grow_now(&self, arena: &Arena, units: u32, waits: Waits) -> Result<u32, Refusal> {
         // What can never be held is not worth addresses either.
         if size_class::bytes(units) > self.pages.most() {
             return Err(Refusal::Full);
@@ -258,7 +261,11 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    fn grow_pages(&self, arena: &Arena, units: u32, waits: bool) -> Result<u32, Refusal> {
+    fn grow_pages(&self, arena: &Arena, units: u32, waits: Waits) -> Result<u32, Refusal> {
+        let index = self.wake(arena, units, waits);
+        if index != 0 {
+            return Ok(index);
+        }
         let metadata = &self.core.metadata;
         let properties = self.driver.properties();
         let kind = Kind::of(units);

@@ -16,6 +16,7 @@
 //! | `ahead` | memory taken ahead of use |
 //! | `private` | private pools of graph captures |
 //! | `remap` | idle memory taken from where it is free to where it is wanted |
+//! | `wake` | memory that is mapped at several addresses, used where it is wanted |
 //! | `report` | statistics and snapshots |
 //! | `history` | what is recorded of them, while somebody asks for it |
 //! | `poison` | blocks that are filled with a pattern |
@@ -44,6 +45,7 @@ mod report;
 mod steps;
 mod surplus;
 mod waits;
+mod wake;
 
 pub use callbacks::CallbackId;
 pub use private::PrivateId;
@@ -154,7 +156,13 @@ impl<D: Driver> Pool<D> {
         let pool = Self {
             core: Core::new(config.magazine),
             virtual_memory,
-            pages: Pages::new(config.limit.map(of_device), headroom, properties, driver_pool),
+            pages: Pages::new(
+                config.limit.map(of_device),
+                headroom,
+                config.handle,
+                properties,
+                driver_pool,
+            ),
             uses: Uses::default(),
             pending: Mutex::default(),
             waiting: AtomicUsize::new(0),

@@ -5,6 +5,7 @@
 //! `wait` allows.
 
 use super::core::count;
+use super::dependencies::Waits;
 use super::steps::{Ladder, Outcome, Stage};
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, Kind};
@@ -143,7 +144,8 @@ impl<D: Driver> Pool<D> {
                 return Ok(Some(index));
             }
         }
-        match self.grow_now(arena, units, waits && self.config.dependencies != Dependencies::Off) {
+        let allowed = waits && self.config.dependencies != Dependencies::Off;
+        match self.grow_now(arena, units, if allowed { Waits::Always } else { Waits::Never }) {
             Ok(index) => Ok(Some(index)),
             Err(Refusal::Full) => Ok(None),
             Err(Refusal::Failed(error)) => Err(error.into()),

@@ -2,16 +2,19 @@
 //!
 //! When an arena grows, whole mappings that lie in free ranges serve the growth, those of small ranges first.
 //!
-//! - **Of the same stream:** the memory is mapped at the new addresses at once, and stays mapped at the old ones too (virtual aliasing,
-//!   CUDA programming guide). What the stream does with the new block comes after what it did with the old one, so nobody
-//!   has to wait. The old addresses are unmapped later. GMLake (ASPLOS 2024) maps memory twice as well, and for good.
-//! - **Of other streams:** the memory is unmapped first, so the device must be done with it (as for PaddlePaddle's remap
-//!   compactor, PR 79427).
+//! - **Of the same stream:** the memory is mapped at the new addresses at once. What the stream does with the new block comes after
+//!   what it did with the old one, so nobody has to wait.
+//! - **Of other streams:** once the device is done with it (as for PaddlePaddle's remap compactor, PR 79427), or where the stream may
+//!   be made to wait for it.
+//!
+//! The memory stays mapped at the old addresses too (virtual aliasing, CUDA programming guide), and [`wake`](super::wake) uses them
+//! again. GMLake (ASPLOS 2024) maps memory twice as well.
 //!
 //! What the device is done with is learned from events: when an arena grows one is recorded on its stream. Nobody waits for them.
 
 use super::Pool;
 use super::core::count;
+use super::dependencies::Waits;
 use crate::arena::{Arena, Idle, Kind, Mapping};
 use crate::driver::{Driver, Event, Handle};
 use crate::history::Action;
@@ -19,9 +22,11 @@ use crate::sync::lock;
 
 /// A part of an arena's free memory that is to be mapped elsewhere too.
 pub(super) struct Lent<'a> {
-    arena: &'a Arena,
-    kind: Kind,
+    pub(super) arena: &'a Arena,
+    pub(super) kind: Kind,
     pub(super) part: Idle,
+    /// Whether the device is known to be done with it.
+    pub(super) done: bool,
 }
 
 impl Lent<'_> {
@@ -29,8 +34,13 @@ impl Lent<'_> {
     /// another's nothing is known until this one's next epoch has ended.
     pub(super) fn mappings(&self, arena: &Arena) -> impl Iterator<Item = Mapping> {
         let foreign = self.arena.index != arena.index;
+        let done = self.done;
         self.part.mappings.iter().map(move |mapping| Mapping {
-            touched: if foreign { u64::MAX } else { mapping.touched },
+            touched: match (done, foreign) {
+                (true, _) => 0,
+                (false, true) => u64::MAX,
+                (false, false) => mapping.touched,
+            },
             ..*mapping
         })
     }
@@ -77,7 +87,7 @@ const EVENTS: usize = 8;
 impl<D: Driver> Pool<D> {
     /// Finds memory for a growth of `bytes` in a region of an arena: parts that its stream may use at once, which are returned, and
     /// what other arenas can spare, whose handles are spare then. With `waits` the stream may be made to wait for others.
-    pub(super) fn gather<'a>(&'a self, arena: &'a Arena, kind: Kind, bytes: u64, waits: bool) -> Gathered<'a> {
+    pub(super) fn gather<'a>(&'a self, arena: &'a Arena, kind: Kind, bytes: u64, waits: Waits) -> Gathered<'a> {
         let (spare, more) = self.pages.spare_for(bytes);
         let mut found = Gathered {
             lent: Vec::new(),
@@ -92,7 +102,7 @@ impl<D: Driver> Pool<D> {
         // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
         let most = if kind == Kind::Large { u64::MAX } else { bytes };
         if arena.key().private.is_none() && found.missing > 0 {
-            self.lend(arena, u64::MAX, &mut found);
+            self.lend(arena, u64::MAX, false, &mut found);
             let larger = self.smallest_free(arena, found.missing, u64::MAX);
             found.widen(larger, most);
             if found.more > 0 {
@@ -103,18 +113,20 @@ impl<D: Driver> Pool<D> {
             if found.missing == 0 {
                 return found;
             }
-            self.take_finished(other, &mut found);
+            self.tick(other);
+            let done = lock(&other.gate).done;
+            self.lend(other, done, true, &mut found);
         }
-        let waits = waits && self.may_wait(arena);
-        for other in self.others(arena).filter(|_| waits) {
+        let may_wait = waits != Waits::Never && self.may_wait(arena);
+        for other in self.others(arena).filter(|_| may_wait) {
             if found.missing == 0 {
                 return found;
             }
-            self.borrow(arena, other, &mut found);
+            self.borrow(arena, other, waits, &mut found);
         }
         let larger = self.others(arena).filter_map(|other| {
             let gate = lock(&other.gate);
-            let newest = gate.events.back().filter(|_| waits);
+            let newest = gate.newest(waits == Waits::Overlapping).filter(|_| may_wait);
             let until = newest.map_or(gate.done, |&(epoch, _)| epoch);
             drop(gate);
             self.smallest_free(other, found.missing, until)
@@ -126,31 +138,16 @@ impl<D: Driver> Pool<D> {
 
     /// The other arenas whose memory may be had: but for those that captures hold, and those of streams whose handles may be dead, on
     /// which no event can be recorded.
-    fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
+    pub(super) fn others<'a>(&'a self, arena: &Arena) -> impl Iterator<Item = &'a Arena> + use<'a, D> {
         let own = arena.index;
         self.core
             .arenas_not_held()
             .filter(move |other| other.index != own && self.is_durable(other.key().stream))
     }
 
-    /// Unmaps free memory of `other` that the device is done with.
-    fn take_finished(&self, other: &Arena, found: &mut Gathered<'_>) {
-        self.tick(other);
-        let done = lock(&other.gate).done;
-        let metadata = &self.core.metadata;
-        let granularity = self.driver.properties().granularity;
-        for kind in Kind::ALL.into_iter().rev() {
-            let parts = other
-                .lock(metadata)
-                .region(kind)
-                .finished(&metadata.blocks, granularity, found.missing, done);
-            let given: u64 = parts.into_iter().map(|part| self.give_part(other, kind, part)).sum();
-            found.missing -= given.min(found.missing);
-        }
-    }
-
-    /// Takes free memory of an arena that was last used in an epoch up to `until`, to be mapped elsewhere.
-    pub(super) fn lend<'a>(&'a self, arena: &'a Arena, until: u64, found: &mut Gathered<'a>) {
+    /// Takes free memory of an arena that was last used in an epoch up to `until`, to be mapped elsewhere; `done` where the device
+    /// is known to be done with that.
+    pub(super) fn lend<'a>(&'a self, arena: &'a Arena, until: u64, done: bool, found: &mut Gathered<'a>) {
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
         let mut inner = arena.lock(metadata);
@@ -161,7 +158,12 @@ impl<D: Driver> Pool<D> {
                 .lend(&metadata.blocks, granularity, found.missing, until)
             {
                 found.missing -= part.bytes;
-                found.lent.push(Lent { arena, kind, part });
+                found.lent.push(Lent {
+                    arena,
+                    kind,
+                    part,
+                    done,
+                });
             }
         }
     }
@@ -176,7 +178,7 @@ impl<D: Driver> Pool<D> {
     /// What was lent are aliases now where their handle was `taken`, and free again where not.
     pub(super) fn settle(&self, lent: Vec<Lent<'_>>, taken: impl Fn(Handle) -> bool) {
         let metadata = &self.core.metadata;
-        for Lent { arena, kind, part } in lent {
+        for Lent { arena, kind, part, .. } in lent {
             if part.mappings.iter().any(|mapping| taken(mapping.handle)) {
                 self.note_memory(Action::Unmap, arena, part.addr, part.bytes);
             }
@@ -216,13 +218,14 @@ impl<D: Driver> Pool<D> {
         }
         drop(gate);
         if done > before {
-            self.unmap_aliases(arena, done);
+            self.drop_aliases(arena, done);
         }
     }
 
-    fn unmap_aliases(&self, arena: &Arena, done: u64) {
+    /// Unmaps aliases that are more than an arena keeps.
+    fn drop_aliases(&self, arena: &Arena, done: u64) {
         for kind in Kind::ALL {
-            let parts = arena.lock(&self.core.metadata).region(kind).finished_aliases(done);
+            let parts = arena.lock(&self.core.metadata).region(kind).surplus_aliases(done);
             for part in parts {
                 self.give_part(arena, kind, part);
             }

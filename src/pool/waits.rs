@@ -1,6 +1,7 @@
 //! Waiting for other streams: blocks that are freed and still in use. Every wait of the host has a bound, the setting `wait`.
 
 use super::core::{count, forked};
+use super::dependencies::Waits;
 use super::pressure::Request;
 use super::steps::Outcome;
 use super::{Pool, Result};
@@ -25,7 +26,7 @@ impl<D: Driver> Pool<D> {
     pub(super) fn order_pending(&self, request: Request<'_>) -> Option<Outcome> {
         let need = size_class::bytes(Kind::range_units(request.units));
         let may_wait = self.config.dependencies != Dependencies::Off && self.may_wait(request.arena);
-        may_wait.then(|| Outcome::Freed(self.claim(request.arena, need)))
+        may_wait.then(|| Outcome::Freed(self.claim(request.arena, need, Waits::Always)))
     }
 
     /// Waits for the events of one waiting block, if any can be had for which that is enough. `None` when nothing waits

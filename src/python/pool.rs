@@ -268,9 +268,9 @@ fn unforked() -> PyResult<()> {
 /// `device` is an ordinal, or a simulated device of `flagstone.testing`. `backend` is "cuda", "sim" (a simulated device in
 /// this process) or "auto": cuda where a driver and a device are there, otherwise sim. The other arguments are keys of
 /// the configuration; what is not given comes from `FLAGSTONE_CONF`. `limit`, the most to hold from the driver, is bytes,
-/// a fraction of the device, or text as "2GiB" and "50%"; `growth`, `magazine` and `reserve` are bytes, or text as "2MiB";
+/// a fraction of the device, or text as "2GiB" and "50%"; `growth`, `handle`, `magazine` and `reserve` are bytes, or text as "2MiB";
 /// `source` is "auto", "virtual_memory", "slabs" or "driver_pool"; `dependencies`, when streams may be made to wait for each other's
-/// memory, is "off", "pressure" or "growth". `cache`, the most to hold idle, is bytes; `headroom`, what stays free on the
+/// memory, is "off", "pressure", "overlap" or "growth". `cache`, the most to hold idle, is bytes; `headroom`, what stays free on the
 /// device for others, is given as `limit` is; `release_after`, how long memory may be idle, and `wait`, how long a step of a
 /// request that is short of memory may wait for the device, are seconds. "none" switches a bound off. `remap`, whether free memory is mapped to where it is wanted, is a bool;
 /// `release_threshold` (bytes) and the `reuse_` policies (bools) are those of the driver's own pool. `poison`, what freed and new
@@ -284,7 +284,7 @@ impl Pool {
     #[new]
     #[pyo3(
         signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
-        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, handle=None, magazine=None, source=None, reserve=None, \
                           dependencies=None, cache=None, release_after=None, headroom=None, wait=None, remap=None, release_threshold=None, \
                           reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None, poison=None, guard=None)"
     )]
@@ -324,7 +324,7 @@ impl PinnedPool {
     #[new]
     #[pyo3(
         signature = (device = Device::Ordinal(0), *, backend = "auto", **settings),
-        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, magazine=None, source=None, reserve=None, \
+        text_signature = "(device=0, *, backend='auto', limit=None, growth=None, handle=None, magazine=None, source=None, reserve=None, \
                           dependencies=None, cache=None, release_after=None, headroom=None, wait=None, remap=None, release_threshold=None, \
                           reuse_event_dependencies=None, reuse_opportunistic=None, reuse_internal_dependencies=None, poison=None, guard=None)"
     )]

@@ -178,8 +178,17 @@ impl Pending {
     }
 
     /// Blocks that together have `bytes`, of those whose size `ours` tells: the one recorded first that is enough, otherwise those
-    /// recorded first.
-    pub(crate) fn earliest(&self, bytes: u64, ours: impl Fn(u32) -> Option<u64>) -> Vec<u32> {
+    /// recorded first. With `behind` only such as have another one behind them in each queue: there is more work after theirs.
+    pub(crate) fn earliest(&self, bytes: u64, behind: bool, ours: impl Fn(u32) -> Option<u64>) -> Vec<u32> {
+        let last: Vec<u32> = match behind {
+            true => self
+                .queues
+                .values()
+                .filter_map(|queue| Some(queue.back()?.block))
+                .collect(),
+            false => Vec::new(),
+        };
+        let ours = |block| ours(block).filter(|_| !last.contains(&block));
         if let Some(enough) = self.nearest(|block| ours(block) >= Some(bytes)) {
             return vec![enough];
         }

@@ -491,16 +491,14 @@ mod tests {
 
     #[test]
     fn holds_at_most_the_bound() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 80 * 512));
+        let all = 10 * SMALL_PART as u32;
+        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, size_class::bytes(all)));
         assert!(push(&cache, &blocks, block(&blocks, 6)));
         assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
         assert!(push(&cache, &blocks, block(&blocks, 4)));
         cache.keep_large(true);
-        assert!(
-            !push(&cache, &blocks, block(&blocks, 3000)),
-            "more than half of 80 units"
-        );
-        assert!(push_remote(&cache, &blocks, 80));
+        assert!(!push(&cache, &blocks, block(&blocks, 3000)), "more than half of all");
+        assert!(push_remote(&cache, &blocks, all));
         assert!(!push_remote(&cache, &blocks, 1));
         assert_ne!(cache.take_remote(), 0);
         assert!(push_remote(&cache, &blocks, 1));

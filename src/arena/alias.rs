@@ -1,0 +1,314 @@
+//! Second addresses: memory that was mapped elsewhere stays mapped where it was, too.
+//!
+//! A handle may be mapped at several addresses, of which the blocks use one; the others are its aliases. Each is a busy block of
+//! its region. Once the memory is free again, as a whole, it can be had at any of them without a driver call. So a program that asks
+//! for the same sizes again and again ends up with addresses for all of them (as GMLake, ASPLOS 2024, keeps what it stitched).
+//!
+//! Invariant: the handle of an alias is mapped at the one address that is in use as well, so it is never spare.
+
+use super::idle::{Idle, What};
+use super::region::{Mapping, Region};
+use super::{Inner, Kind, Metadata};
+use crate::driver::Handle;
+use crate::metadata::{Blocks, State};
+use crate::size_class;
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How many aliases a region keeps; more are unmapped, those used longest ago first.
+const ALIASES: usize = 1024;
+
+/// Where free memory is: an address of an arena's region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) arena: u32,
+    pub(crate) kind: Kind,
+    pub(crate) addr: u64,
+}
+
+/// An alias of memory that is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Where it could be used.
+    pub(crate) addr: u64,
+    pub(crate) bytes: u64,
+    pub(crate) handle: Handle,
+    /// Where it is free.
+    pub(crate) source: Source,
+}
+
+impl Region {
+    /// A lent part is mapped elsewhere now: what is left are addresses.
+    pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle) {
+        let segment = blocks.get(lent.block).home.load(Relaxed) as usize;
+        self.segments[segment].mappings.remove(&lent.addr);
+        self.held -= lent.bytes;
+        let alias = Idle {
+            what: What::Alias,
+            ..lent
+        };
+        self.aliases.insert(alias.addr, alias);
+    }
+
+    /// Takes out the aliases for which `which` holds, to be unmapped by the caller.
+    pub(crate) fn take_aliases(&mut self, which: impl Fn(&Idle) -> bool) -> Vec<Idle> {
+        let chosen = self.aliases.iter().filter(|(_, alias)| which(alias));
+        let chosen: Vec<u64> = chosen.map(|(&addr, _)| addr).collect();
+        chosen.iter().filter_map(|addr| self.aliases.remove(addr)).collect()
+    }
+
+    /// Takes out aliases that are more than the region keeps, of those that nothing uses since the epoch `done`.
+    pub(crate) fn surplus_aliases(&mut self, done: u64) -> Vec<Idle> {
+        let surplus = self.aliases.len().saturating_sub(ALIASES);
+        if surplus == 0 {
+            return Vec::new();
+        }
+        // One that could not be unmapped has no mapping any more: it is tried again with the next wait for the device.
+        let touched = |alias: &Idle| alias.mappings.iter().map(|mapping| mapping.touched).max();
+        let mut epochs: Vec<u64> = self.aliases.values().filter_map(touched).collect();
+        epochs.sort_unstable();
+        let last = epochs.get(surplus - 1).copied().unwrap_or(0).min(done);
+        self.take_aliases(|alias| touched(alias).is_some_and(|epoch| epoch <= last))
+    }
+
+    /// The mappings that are free as a whole and were last used in an epoch up to `until`.
+    pub(crate) fn whole_free(&self, blocks: &Blocks, until: u64) -> Vec<Mapping> {
+        let free = self.ranges.all(blocks).into_iter().map(|index| blocks.get(index));
+        let whole = free.flat_map(|block| {
+            let (addr, end) = (block.addr(), block.end());
+            let segment = &self.segments[block.home.load(Relaxed) as usize];
+            let within = move |mapping: &&Mapping| mapping.addr + mapping.bytes <= end && mapping.touched <= until;
+            segment
+                .mappings
+                .range(addr..end)
+                .map(|(_, mapping)| mapping)
+                .filter(within)
+        });
+        whole.copied().collect()
+    }
+
+    /// Takes a mapping that is free as a whole, of that handle and last used in an epoch up to `until`, out of its free range.
+    pub(crate) fn take_whole(&mut self, blocks: &Blocks, addr: u64, handle: Handle, until: u64) -> Option<Idle> {
+        let around = |&index: &u32| (blocks.get(index).addr()..blocks.get(index).end()).contains(&addr);
+        let index = self.ranges.all(blocks).into_iter().find(around)?;
+        let block = blocks.get(index);
+        let segment = &self.segments[block.home.load(Relaxed) as usize];
+        let mapping = *segment.mappings.get(&addr)?;
+        let whole = addr + mapping.bytes <= block.end() && mapping.handle == handle && mapping.touched <= until;
+        if !whole {
+            return None;
+        }
+        self.carve(blocks, index, vec![mapping])
+    }
+
+    /// Aliases side by side that have `units` together with the free ranges between and around them; those with the least memory.
+    /// Their handles are in `sources`: where they are free.
+    fn window(&self, blocks: &Blocks, units: u32, sources: &HashMap<Handle, Source>, kind: Kind) -> Option<Vec<Piece>> {
+        let need = size_class::bytes(units);
+        // A large mapping in which a small block lives is free as a whole no more.
+        let mut least = if kind == Kind::Large { u64::MAX } else { 2 * need + 1 };
+        let mut best = None;
+        for alias in self.aliases.values() {
+            let first = Self::neighbour(blocks, blocks.get(alias.block).before.load(Relaxed), State::Free);
+            let mut index = if first == 0 { alias.block } else { first };
+            let begin = blocks.get(index).addr();
+            let (mut window, mut moved): (Vec<Piece>, u64) = (Vec::new(), 0);
+            while index != 0 && moved < least {
+                let block = blocks.get(index);
+                if let Some(next) = self.aliases.get(&block.addr()) {
+                    let (addr, bytes) = (next.addr, next.bytes);
+                    let piece = next.handle().and_then(|handle| {
+                        let source = *sources.get(&handle)?;
+                        Some(Piece {
+                            addr,
+                            bytes,
+                            handle,
+                            source,
+                        })
+                    });
+                    let Some(piece) = piece.filter(|piece| window.iter().all(|other| other.handle != piece.handle))
+                    else {
+                        break;
+                    };
+                    window.push(piece);
+                    moved += next.bytes;
+                } else if block.state() != State::Free {
+                    break;
+                }
+                if block.end() - begin >= need {
+                    // What is taken from there must not be part of it.
+                    let apart = |Piece { source, .. }: &Piece| {
+                        (source.arena, source.kind) != (self.arena, kind)
+                            || !(begin..block.end()).contains(&source.addr)
+                    };
+                    if moved < least && window.iter().all(apart) {
+                        (best, least) = (Some(window), moved);
+                    }
+                    break;
+                }
+                index = block.behind.load(Relaxed);
+            }
+        }
+        best
+    }
+
+    /// An alias is memory again, last used in the epoch `touched`.
+    fn wake(&mut self, blocks: &Blocks, addr: u64, touched: u64) {
+        let Some(alias) = self.aliases.remove(&addr) else {
+            return;
+        };
+        let segment = blocks.get(alias.block).home.load(Relaxed) as usize;
+        for mapping in alias.mappings {
+            let mapping = Mapping { touched, ..mapping };
+            self.segments[segment].mappings.insert(mapping.addr, mapping);
+        }
+        self.held += alias.bytes;
+        self.give(blocks, alias.block);
+    }
+}
+
+impl Inner {
+    /// Adds the mappings that are free as a whole and were last used in an epoch up to `until`.
+    pub(crate) fn whole_free(&mut self, metadata: &Metadata, until: u64, sources: &mut HashMap<Handle, Source>) {
+        let arena = self.arena;
+        for kind in Kind::ALL {
+            let free = self.region(kind).whole_free(&metadata.blocks, until);
+            sources.extend(free.into_iter().map(|mapping| {
+                let addr = mapping.addr;
+                (mapping.handle, Source { arena, kind, addr })
+            }));
+        }
+    }
+
+    /// Aliases of what `sources` has, and of what is free here, which is added, that give room for `units` of a kind; the fewest bytes.
+    pub(crate) fn window(
+        &mut self,
+        metadata: &Metadata,
+        kind: Kind,
+        units: u32,
+        sources: &mut HashMap<Handle, Source>,
+    ) -> Option<Vec<Piece>> {
+        if self.region(kind).aliases.is_empty() {
+            return None;
+        }
+        self.whole_free(metadata, u64::MAX, sources);
+        self.region(kind).window(&metadata.blocks, units, sources, kind)
+    }
+
+    /// Uses the memory of a window at its aliases. `lent` are those whose memory other arenas have lent, with their handles, and
+    /// whether the device is done with it. `false` when something has changed since the window was found: nothing that was lent is
+    /// used then.
+    pub(crate) fn wake(
+        &mut self,
+        metadata: &Metadata,
+        kind: Kind,
+        window: &[Piece],
+        lent: &[(u64, Handle, bool)],
+    ) -> bool {
+        let blocks = &metadata.blocks;
+        let (arena, epoch) = (self.arena, self.epoch);
+        let is_alias = |region: &Region, addr: u64, handle: Handle| {
+            let alias = region.aliases.get(&addr);
+            alias.and_then(Idle::handle) == Some(handle)
+        };
+        let region = self.region(kind);
+        if !lent.iter().all(|&(addr, handle, _)| is_alias(region, addr, handle)) {
+            return false;
+        }
+        for piece in window.iter().filter(|piece| piece.source.arena == arena) {
+            if !is_alias(self.region(kind), piece.addr, piece.handle) {
+                return false;
+            }
+            let source = piece.source;
+            let region = self.region(source.kind);
+            let Some(moved) = region.take_whole(blocks, source.addr, piece.handle, u64::MAX) else {
+                return false;
+            };
+            let touched = moved.mappings.iter().map(|mapping| mapping.touched).max();
+            region.alias(blocks, moved);
+            self.region(kind).wake(blocks, piece.addr, touched.unwrap_or(epoch));
+        }
+        for &(addr, _, done) in lent {
+            // What the stream was made to wait for is done when its work of this epoch is.
+            self.region(kind).wake(blocks, addr, if done { 0 } else { epoch });
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::Span;
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    /// A region with so many free pages, each touched in an epoch of its own from 1 on.
+    fn region(blocks: &Blocks, pages: u64) -> Region {
+        let mut region = Region::new(1);
+        let span = Span {
+            addr: 1 << 40,
+            bytes: 2 * pages * PAGE,
+        };
+        assert!(region.add_segment(blocks, span, true));
+        let growth = region.plan(blocks, 1, PAGE, pages * PAGE).expect("a hole");
+        let mappings: Vec<Mapping> = (0..pages)
+            .map(|page| Mapping {
+                addr: growth.addr + page * PAGE,
+                bytes: PAGE,
+                handle: Handle(page + 1),
+                touched: page + 1,
+            })
+            .collect();
+        let index = region.commit(blocks, growth, &mappings, 1);
+        region.give(blocks, index);
+        region
+    }
+
+    #[test]
+    fn more_aliases_than_are_kept_go_when_nothing_uses_them() {
+        let blocks = Blocks::new();
+        let pages = ALIASES as u64 + 10;
+        let mut region = region(&blocks, pages);
+        for part in region.lend(&blocks, PAGE, u64::MAX, u64::MAX) {
+            region.alias(&blocks, part);
+        }
+        assert_eq!((region.aliases.len() as u64, region.held), (pages, 0));
+        assert!(region.surplus_aliases(0).is_empty());
+        assert_eq!(region.surplus_aliases(4).len(), 4);
+        let oldest: Vec<Option<Handle>> = region.surplus_aliases(u64::MAX).iter().map(Idle::handle).collect();
+        assert_eq!(oldest, (5..=10).map(|page| Some(Handle(page))).collect::<Vec<_>>());
+        assert!(region.surplus_aliases(u64::MAX).is_empty());
+    }
+
+    #[test]
+    fn a_window_uses_no_memory_twice() {
+        let blocks = Blocks::new();
+        let mut region = region(&blocks, 4);
+        let free = |addr: u64| Source {
+            arena: 1,
+            kind: Kind::Large,
+            addr,
+        };
+        let base = 1 << 40;
+        for page in [0, 1] {
+            let part = region.take_whole(&blocks, base + page * PAGE, Handle(page + 1), u64::MAX);
+            region.alias(&blocks, part.expect("free"));
+        }
+        let find = |sources: &[(u64, u64)], pages: u64| {
+            let sources = sources.iter().map(|&(page, addr)| (Handle(page + 1), free(addr)));
+            let sources: HashMap<Handle, Source> = sources.collect();
+            region.window(&blocks, (pages * PAGE / 512) as u32, &sources, Kind::Large)
+        };
+        let pieces = |window: Option<Vec<Piece>>| window.map(|pieces| pieces.len());
+        let elsewhere = base + 6 * PAGE;
+        assert_eq!(pieces(find(&[(1, elsewhere)], 3)), Some(1), "two free pages and one");
+        assert_eq!(pieces(find(&[(1, elsewhere)], 4)), None, "the other page is in use");
+        assert_eq!(pieces(find(&[(0, elsewhere), (1, elsewhere + PAGE)], 4)), Some(2));
+        assert_eq!(
+            pieces(find(&[(1, base + 2 * PAGE)], 3)),
+            None,
+            "it is free in the window itself"
+        );
+    }
+}

@@ -1,0 +1,98 @@
+//! Lifetimes that fit into a known amount of memory without a gap, met one after the other, without knowledge of what comes.
+
+use flagstone::Pool;
+use flagstone::config::Config;
+use flagstone::replay::{Options, Report, replay, simulated_device};
+use flagstone::trace::{Builder, Trace};
+
+/// What all lifetimes fit into: 512 pages of 2 MiB.
+const OPTIMUM: u64 = 1 << 30;
+const BLOCKS: usize = 400;
+
+/// Numbers below a bound that look random (Marsaglia's xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A rectangle of time and bytes, cut into smaller ones again and again: each is a block's lifetime.
+fn cut(seed: u64) -> Trace {
+    let mut numbers = Numbers(seed);
+    let mut boxes = vec![(0, 1 << 20, OPTIMUM)];
+    while boxes.len() < BLOCKS {
+        let place = numbers.below(boxes.len() as u64) as usize;
+        let (begin, end, bytes) = boxes[place];
+        if numbers.below(2) == 0 && end - begin > 8 {
+            let middle = begin + 1 + numbers.below(end - begin - 1);
+            boxes[place] = (begin, middle, bytes);
+            boxes.push((middle, end, bytes));
+        } else if bytes > 1 << 20 {
+            let part = 512 * (1 + numbers.below(bytes / 512 - 1));
+            boxes[place] = (begin, end, part);
+            boxes.push((begin, end, bytes - part));
+        }
+    }
+    let ends = boxes
+        .iter()
+        .enumerate()
+        .map(|(number, &(_, end, _))| (end, false, number));
+    let begins = boxes
+        .iter()
+        .enumerate()
+        .map(|(number, &(begin, _, _))| (begin, true, number));
+    let mut steps: Vec<_> = ends.chain(begins).collect();
+    // What ends at a moment ends before anything begins.
+    steps.sort_unstable();
+    let mut builder = Builder::new();
+    let mut blocks = vec![None; boxes.len()];
+    for (time, begins, number) in steps {
+        if begins {
+            blocks[number] = Some(builder.alloc(boxes[number].2, 0, time).expect("in order"));
+        } else if let Some(block) = blocks[number] {
+            builder.free(block, 0, time).expect("live");
+        }
+    }
+    builder.finish("cut", true)
+}
+
+fn run(trace: &Trace, settings: &str, threads: usize) -> Report {
+    let config = Config::parse(settings).expect("good settings");
+    let pool = Pool::new(simulated_device(), config).expect("a pool");
+    let options = Options {
+        threads,
+        ..Options::default()
+    };
+    let report = replay(&pool, trace, &options, &mut |_, _| {}).expect("a replay");
+    assert_eq!((report.errors, &report.first_error), (0, &None));
+    report
+}
+
+#[test]
+fn pieces_of_a_page_pack_within_a_tenth_of_the_optimum() {
+    for seed in 1..=8 {
+        let trace = cut(seed);
+        for threads in [1, 2] {
+            let report = run(&trace, "source:virtual_memory,handle:2MiB", threads);
+            assert_eq!(report.peak_live_bytes, OPTIMUM);
+            let held = report.peak_reserved_bytes as f64 / OPTIMUM as f64;
+            assert!(held <= 1.10, "seed {seed}, {threads} threads: {held:.3} of the optimum");
+        }
+    }
+}
+
+#[test]
+fn remapping_holds_less_than_placement_alone() {
+    let held = |settings: &str| -> u64 {
+        (1..=8)
+            .map(|seed| run(&cut(seed), settings, 1).peak_reserved_bytes)
+            .sum()
+    };
+    let (remapped, placed) = (held("remap:on"), held("remap:off"));
+    assert!(remapped < placed, "{remapped} bytes with remapping, {placed} without");
+}
