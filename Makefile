@@ -109,11 +109,17 @@ fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for S
 	.ci/fuzz.sh $(SECONDS)
 
 .PHONY: sanitize
-sanitize:  ## The Rust tests under the sanitizer for addresses, which looks for leaks too
-	.ci/sanitize.sh
+sanitize: $(VENV)/.dev  ## The tests under the sanitizers for addresses, leaks and threads
+	.ci/sanitize.sh address
+	.ci/sanitize.sh thread
+	.ci/sanitize.sh extension $(abspath $(BIN))/python
+
+.PHONY: valgrind
+valgrind: build  ## Random calls of the C functions under valgrind
+	.ci/valgrind.sh $(BIN)/python
 
 .PHONY: proof
-proof: loom mutants faults fuzz sanitize soak  ## Everything that looks for faults in memory safety and concurrency
+proof: loom mutants faults fuzz sanitize valgrind soak  ## Everything that looks for faults in memory safety and concurrency
 
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run
