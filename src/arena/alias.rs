@@ -38,6 +38,11 @@ pub(crate) struct Piece {
 }
 
 impl Region {
+    /// Whether no memory is, or was, mapped in it.
+    pub(crate) fn is_new(&self) -> bool {
+        self.held == 0 && self.aliases.is_empty()
+    }
+
     /// A lent part is mapped elsewhere now: what is left are addresses.
     pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle) {
         let segment = blocks.get(lent.block).home.load(Relaxed) as usize;

@@ -15,7 +15,7 @@
 use super::Pool;
 use super::core::count;
 use super::dependencies::Waits;
-use crate::arena::{Arena, Idle, Kind, Mapping};
+use crate::arena::{Arena, Gate, Idle, Kind, Mapping};
 use crate::driver::{Driver, Event, Handle};
 use crate::history::Action;
 use crate::sync::lock;
@@ -109,12 +109,20 @@ impl<D: Driver> Pool<D> {
                 return found;
             }
         }
+        // A stream that comes anew gets what others have left, where the device has nothing to do: the event that was recorded just
+        // now has completed. One that has been here grows: streams that take turns would use one memory for ever.
+        let is_new = arena.lock(&self.core.metadata).region(kind).is_new();
         for other in self.others(arena) {
             if found.missing == 0 {
                 return found;
             }
             self.tick(other);
-            let done = lock(&other.gate).done;
+            let mut gate = lock(&other.gate);
+            if is_new {
+                self.poll(&mut gate);
+            }
+            let done = gate.done;
+            drop(gate);
             self.lend(other, done, true, &mut found);
         }
         let may_wait = waits != Waits::Never && self.may_wait(arena);
@@ -186,26 +194,14 @@ impl<D: Driver> Pool<D> {
         }
     }
 
-    /// Looks which of the arena's events have completed, unmaps what they set free, and records another.
+    /// Looks which of the arena's events have completed, unmaps what is more than it keeps, and records another.
     pub(super) fn tick(&self, arena: &Arena) {
         if arena.key().private.is_some() || !self.is_durable(arena.key().stream) {
             return;
         }
         let mut gate = lock(&arena.gate);
         let before = gate.done;
-        while let Some(&(epoch, event)) = gate.events.front() {
-            match self.driver.event_query(event) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(_) => {
-                    count(&self.core.events.driver_errors);
-                    break;
-                }
-            }
-            gate.done = epoch;
-            gate.events.pop_front();
-            lock(&self.pending).put_back(event);
-        }
+        self.poll(&mut gate);
         let done = gate.done;
         // With enough under way the newest is recorded anew, later.
         let again = if gate.events.len() < EVENTS {
@@ -219,6 +215,23 @@ impl<D: Driver> Pool<D> {
         drop(gate);
         if done > before {
             self.drop_aliases(arena, done);
+        }
+    }
+
+    /// Looks which of an arena's events have completed.
+    pub(super) fn poll(&self, gate: &mut Gate) {
+        while let Some(&(epoch, event)) = gate.events.front() {
+            match self.driver.event_query(event) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) => {
+                    count(&self.core.events.driver_errors);
+                    break;
+                }
+            }
+            gate.done = epoch;
+            gate.events.pop_front();
+            lock(&self.pending).put_back(event);
         }
     }
 

@@ -37,22 +37,31 @@ impl<D: Driver> Pool<D> {
         if !self.config.remap || arena.key().private.is_some() {
             return 0;
         }
+        // Nothing is asked of other arenas' streams where nothing could come of it.
+        if arena.lock(&self.core.metadata).region(Kind::of(units)).aliases.is_empty() {
+            return 0;
+        }
         let index = self.wake_from(arena, units, &[]);
         if index != 0 || self.others(arena).next().is_none() {
             return index;
         }
         let may_wait = waits != Waits::Never && self.may_wait(arena);
-        let lender = |other| {
-            self.tick(other);
-            let gate = lock(&other.gate);
+        let lenders = self.others(arena).map(|other| {
+            // An event is recorded only where the stream may wait for anything: otherwise streams that take turns would use one memory
+            // for ever, and none would get its own.
+            if waits == Waits::Always {
+                self.tick(other);
+            }
+            let mut gate = lock(&other.gate);
+            self.poll(&mut gate);
             let event = gate.newest(waits == Waits::Overlapping).filter(|_| may_wait).copied();
             Lender {
                 arena: other,
                 done: gate.done,
                 event: event.filter(|&(epoch, _)| epoch > gate.done),
             }
-        };
-        let lenders: Vec<Lender<'_>> = self.others(arena).map(lender).collect();
+        });
+        let lenders: Vec<Lender<'_>> = lenders.collect();
         self.wake_from(arena, units, &lenders)
     }
 
