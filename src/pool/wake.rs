@@ -38,7 +38,12 @@ impl<D: Driver> Pool<D> {
             return 0;
         }
         // Nothing is asked of other arenas' streams where nothing could come of it.
-        if arena.lock(&self.core.metadata).region(Kind::of(units)).aliases.is_empty() {
+        if arena
+            .lock(&self.core.metadata)
+            .region(Kind::of(units))
+            .aliases
+            .is_empty()
+        {
             return 0;
         }
         let index = self.wake_from(arena, units, &[]);
