@@ -193,9 +193,6 @@ impl Inner {
         units: u32,
         sources: &mut HashMap<Handle, Source>,
     ) -> Option<Vec<Piece>> {
-        if self.region(kind).aliases.is_empty() {
-            return None;
-        }
         self.whole_free(metadata, u64::MAX, sources);
         self.region(kind).window(&metadata.blocks, units, sources, kind)
     }
