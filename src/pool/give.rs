@@ -42,13 +42,7 @@ impl<D: Driver> Pool<D> {
     /// is given back would keep its memory.
     fn idle_parts(&self, most: u64, strays: bool) -> Vec<(&Arena, Kind, Idle)> {
         let metadata = &self.core.metadata;
-        let mut all = Vec::new();
-        for arena in self.core.arenas_in_use() {
-            for kind in Kind::ALL {
-                let aliases = arena.lock(metadata).region(kind).take_aliases(|_| true);
-                all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
-            }
-        }
+        let mut all = self.take_aliases(|_| true);
         let mut left = most;
         let mut take = |arena, whole: bool| {
             for kind in Kind::ALL {
@@ -219,15 +213,22 @@ impl<D: Driver> Pool<D> {
     fn unmap_aliases(&self, parts: &[(&Arena, Kind, Idle)]) {
         let mappings = parts.iter().flat_map(|(_, _, part)| &part.mappings);
         let handles: HashSet<Handle> = mappings.map(|mapping| mapping.handle).collect();
+        let of_them = |alias: &Idle| alias.mappings.iter().any(|mapping| handles.contains(&mapping.handle));
+        for (arena, kind, part) in self.take_aliases(of_them) {
+            self.give_part(arena, kind, part);
+        }
+    }
+
+    /// Takes the aliases for which `which` holds out of all arenas, to be unmapped by the caller.
+    fn take_aliases(&self, which: impl Fn(&Idle) -> bool) -> Vec<(&Arena, Kind, Idle)> {
+        let mut all = Vec::new();
         for arena in self.core.arenas_in_use() {
             for kind in Kind::ALL {
-                let of_them = |alias: &Idle| alias.mappings.iter().any(|mapping| handles.contains(&mapping.handle));
-                let aliases = arena.lock(&self.core.metadata).region(kind).take_aliases(of_them);
-                for part in aliases {
-                    self.give_part(arena, kind, part);
-                }
+                let aliases = arena.lock(&self.core.metadata).region(kind).take_aliases(&which);
+                all.extend(aliases.into_iter().map(|part| (arena, kind, part)));
             }
         }
+        all
     }
 
     /// For `Drop`: all memory in which no block is live goes back to the driver.
