@@ -13,7 +13,7 @@ from typing import Any
 from flagstone import _serve
 from flagstone._text import duration, size, table
 from flagstone.cli.output import Commands, print_json
-from flagstone.cli.replay import positive
+from flagstone.cli.replay import positive, within
 from flagstone.errors import FlagstoneError
 
 _SECONDS = 2.0
@@ -185,7 +185,4 @@ def _ask(path: Path) -> Answer:
 
 def _seconds(text: str) -> float:
     """Parse a time of at least a tenth of a second."""
-    number = float(text)
-    if not 0.1 <= number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0.1 on")
-    return number
+    return within(text, float, 0.1, 1e6, "a time from 0.1 on")
