@@ -179,6 +179,14 @@ def test_pools_by_name(runtime):
     later.close()
 
 
+def test_what_is_no_pool_is_refused_before_a_thread_reads_it(runtime):
+    with pytest.raises(TypeError, match="by name"):
+        flagstone.serve_stats(flagstone.Pool(backend="sim"))
+    with pytest.raises(TypeError, match="'mine' is no pool but int"):
+        flagstone.serve_stats({"mine": 3})
+    assert not list(runtime.parent.rglob("*.sock"))
+
+
 def test_a_reader_that_goes_away_harms_nothing(runtime, child):
     server = flagstone.serve_stats()
     try:
