@@ -51,6 +51,27 @@ def test_records_from_start_to_stop(device):
     assert recorded.dropped == 0
 
 
+def test_what_is_live_after_the_last_event(device):
+    pool = flagstone.Pool(device)
+    other = device.create_stream()
+    kept, freed = pool.alloc_raw(3 * MIB), pool.alloc_raw(5 * MIB)
+    with history.record(pool, stacks=True):
+        pool.free_raw(freed)
+        again = pool.alloc_raw(5 * MIB)
+        waits = pool.alloc_raw(7 * MIB)
+        pool.record_stream(waits, other)
+        pool.free_raw(waits)
+        last = pool.alloc_raw(MIB)
+        stays = pool.alloc_raw(100)
+        pool.free_raw(last)
+    recorded = pool.history()
+    live = {event.address: event.requested for event in recorded.live_after()}
+    assert live == {kept: 3 * MIB, again: 5 * MIB, stays: 100}
+    assert [bool(recorded.frames(event)) for event in recorded.live_after()] == [False, True, True]
+    for address in live:
+        pool.free_raw(address)
+
+
 def test_a_recording_does_not_forget_the_one_around_it(device):
     pool = flagstone.Pool(device)
     with history.record(pool):

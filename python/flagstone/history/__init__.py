@@ -161,6 +161,16 @@ class History:
             for event in before.values()
         ]
 
+    def live_after(self) -> list[Event]:
+        """Return the blocks that were live after the last event, as the allocations that made them, oldest first."""
+        live = {event.address: event for event in self.live_before()}
+        for event in self.events:
+            if event.action == "alloc":
+                live[event.address] = event
+            elif event.action in ("free", "free_waiting"):
+                live.pop(event.address, None)
+        return list(live.values())
+
     def peak_requested_bytes(self) -> int:
         """Return the most bytes that were live together, as asked for, from the first event on."""
         signs = {"alloc": 1, "free": -1, "free_waiting": -1}
