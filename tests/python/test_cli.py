@@ -107,6 +107,22 @@ def test_info(report, cli):
     assert info["devices"][0]["name"] in text
 
 
+def test_info_says_what_the_environment_sets_and_whether_it_can(cli):
+    def info(conf, *arguments):
+        return cli("info", *arguments, env={**os.environ, "FLAGSTONE_CONF": conf}).stdout
+
+    said = json.loads(info("limit:3GiB,reserve:1GiB", "--json"))["environment"]
+    assert said == {
+        "conf": "limit:3GiB,reserve:1GiB",
+        "settings": {"limit": str(3 << 30), "reserve": str(1 << 30)},
+        "mistake": None,
+    }
+    assert "\nFLAGSTONE_CONF: limit:3GiB\n" in info("limit:3GiB")
+    assert "\nFLAGSTONE_CONF: not set\n" in info("")
+    assert json.loads(info("limti:3GiB", "--json"))["environment"]["settings"] == {}
+    assert '\nFLAGSTONE_CONF: configuration key "limti"' in info("limti:3GiB")
+
+
 def test_replay(report, cli):
     result = report("replay", TRACE, "--passes", 3)
     assert result["trace"] == TRACE.name
