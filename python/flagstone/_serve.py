@@ -37,14 +37,17 @@ def serve_stats(pools: Mapping[str, BasePool] | None = None) -> StatsServer:
     `pools`, by name. These are kept alive. A later call adds its pools.
 
     A thread waits on a Unix socket, in a folder that no other user can open, and reads the pools when somebody asks. No
-    allocation is slower for it. In a forked child nothing is served. `OSError` where no such socket can be made.
+    allocation is slower for it. In a forked child nothing is served. `OSError` where no such socket can be made,
+    `TypeError` for what is no pool.
     """
     global _server
+    watched = WatchedPools(pools)
     with _lock:
         if _server is None or _server.closed:
-            _server = StatsServer(WatchedPools())
-    _server.pools.add(pools or {})
-    return _server
+            _server = StatsServer(watched)
+        else:
+            _server.pools.add(pools or {})
+        return _server
 
 
 def serve_if_asked() -> None:

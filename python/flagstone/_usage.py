@@ -35,7 +35,11 @@ class statistics(ContextDecorator):
     """
 
     def __init__(self, pool: BasePool | None = None) -> None:
-        """Measure `pool`."""
+        """Measure `pool`; `TypeError` for what is none, as the function that was to be decorated."""
+        if pool is not None and not isinstance(pool, _core.BasePool):
+            raise TypeError(
+                f"a pool is measured, not {type(pool).__name__}; write @flagstone.statistics() for a function"
+            )
         self._pool = pool
         self._began: list[Stats] = []
         self._highest: list[dict[str, int]] = []
@@ -88,6 +92,10 @@ class statistics(ContextDecorator):
     def _recreate_cm(self) -> statistics:
         """Return what a decorated function enters: this object, so that its calls add up."""
         return self
+
+    def __repr__(self) -> str:
+        """Say the most that was live; `str` has all numbers."""
+        return f"<flagstone.statistics of {self.runs} runs: {self.peak_requested_bytes} bytes live at most>"
 
     def __str__(self) -> str:
         """Lay the numbers out as a table."""

@@ -29,12 +29,18 @@ class WatchedPools:
     """The process's pools as far as there are any, and named ones. These are kept alive."""
 
     def __init__(self, pools: Mapping[str, BasePool] | None = None) -> None:
-        """Add `pools`, by name; `ValueError` for a name that the process's pools have."""
+        """Add `pools`, by name. `ValueError` for a name of the process's pools, `TypeError` for what is no pool."""
         self._named: dict[str, BasePool] = {}
         self.add(pools or {})
 
     def add(self, pools: Mapping[str, BasePool]) -> None:
         """Add more; a name that was given before is that of the new pool from now on."""
+        # What is no pool would fail later, in the thread or the scrape that reads it.
+        if not isinstance(pools, Mapping):
+            raise TypeError(f"pools are given by name, as {{'mine': pool}}, not {type(pools).__name__}")
+        for name, pool in pools.items():
+            if not isinstance(pool, _core.BasePool):
+                raise TypeError(f"{name!r} is no pool but {type(pool).__name__}")
         for name in (PROCESS, PINNED):
             if name in pools:
                 raise ValueError(f"{name!r} is the name of pools that are always there; name yours otherwise")

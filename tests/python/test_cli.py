@@ -64,7 +64,14 @@ def test_version(cli):
         ("replay", TRACE, "--lag", "-1"),
         ("replay", TRACE, "--backend", "tpu"),
         ("replay", TRACE, "--conf", "limti:2GiB"),
+        ("bench",),
         ("bench", "everything"),
+        ("bench", "latency", TRACE),
+        ("bench", "latency", "--passes", "2"),
+        ("bench", "fragmentation"),
+        ("run",),
+        ("top", "myself"),
+        ("top", "--interval", "nan"),
         ("info", "--colour"),
     ],
 )
@@ -98,6 +105,22 @@ def test_info(report, cli):
     assert info["defaults"].keys() == info["settings"].keys()
     assert f"limit: {info['settings']['limit']} (default: none)" in text
     assert info["devices"][0]["name"] in text
+
+
+def test_info_says_what_the_environment_sets_and_whether_it_can(cli):
+    def info(conf, *arguments):
+        return cli("info", *arguments, env={**os.environ, "FLAGSTONE_CONF": conf}).stdout
+
+    said = json.loads(info("limit:3GiB,reserve:1GiB", "--json"))["environment"]
+    assert said == {
+        "conf": "limit:3GiB,reserve:1GiB",
+        "settings": {"limit": str(3 << 30), "reserve": str(1 << 30)},
+        "mistake": None,
+    }
+    assert "\nFLAGSTONE_CONF: limit:3GiB\n" in info("limit:3GiB")
+    assert "\nFLAGSTONE_CONF: not set\n" in info("")
+    assert json.loads(info("limti:3GiB", "--json"))["environment"]["settings"] == {}
+    assert '\nFLAGSTONE_CONF: configuration key "limti"' in info("limti:3GiB")
 
 
 def test_replay(report, cli):
@@ -193,6 +216,24 @@ def test_demo(report, cli):
     assert text.startswith("SIMULATED")
     assert all(f"{row['utilisation']:.3f}" in text for row in rows.values())
     assert report("demo", TRACE)["rows"][0]["allocations"] == rows["cudaMalloc"]["allocations"]
+
+
+def test_wrong_usage_says_what_is_missing_and_what_was_given(cli):
+    assert "required: NAME;" in cli("bench", status=2).stderr
+    assert "required: SCRIPT;" in cli("run", status=2).stderr
+    assert "'two' is not a number from 1 on" in cli("replay", TRACE, "--passes", "two", status=2).stderr
+
+
+def test_a_bench_that_cannot_have_its_memory_says_so_in_a_line(cli):
+    small = {**os.environ, "FLAGSTONE_CONF": "limit:2MiB"}
+    ran = cli("bench", "latency", "--quick", "--backend", "sim", status=1, env=small)
+    assert ran.stdout == ""
+
+
+@pytest.mark.skipif(flagstone._core.devices()[0]["backend"] == "cuda", reason="there is a CUDA device here")
+@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random", "threads", "producer-consumer"])
+def test_a_bench_without_its_device_says_why(cli, name):
+    assert "CUDA" in cli("bench", name, "--quick", "--backend", "cuda", status=1).stderr
 
 
 @pytest.mark.parametrize("name", ["latency", "holes", "rmm-random", "threads", "producer-consumer"])

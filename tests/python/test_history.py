@@ -51,6 +51,37 @@ def test_records_from_start_to_stop(device):
     assert recorded.dropped == 0
 
 
+def test_what_is_live_after_the_last_event(device):
+    pool = flagstone.Pool(device)
+    other = device.create_stream()
+    kept, freed = pool.alloc_raw(3 * MIB), pool.alloc_raw(5 * MIB)
+    with history.record(pool, stacks=True):
+        pool.free_raw(freed)
+        again = pool.alloc_raw(5 * MIB)
+        waits = pool.alloc_raw(7 * MIB)
+        pool.record_stream(waits, other)
+        pool.free_raw(waits)
+        last = pool.alloc_raw(MIB)
+        stays = pool.alloc_raw(100)
+        pool.free_raw(last)
+    recorded = pool.history()
+    live = {event.address: event.requested for event in recorded.live_after()}
+    assert live == {kept: 3 * MIB, again: 5 * MIB, stays: 100}
+    assert [bool(recorded.frames(event)) for event in recorded.live_after()] == [False, True, True]
+    for address in live:
+        pool.free_raw(address)
+
+
+def test_a_recording_does_not_forget_the_one_around_it(device):
+    pool = flagstone.Pool(device)
+    with history.record(pool):
+        pool.alloc_raw(MIB)
+        with pytest.raises(flagstone.FlagstoneError, match="recorded already"), history.record(pool):
+            pass
+        assert pool.is_recording
+    assert [event.action for event in pool.history().events] == ["map", "alloc"]
+
+
 def test_records_hits_misses_growth_and_memory_given_back(device):
     pool = flagstone.Pool(device)
     with history.record(pool):
@@ -119,8 +150,8 @@ def test_a_block_of_an_ended_history_is_freed_as_any_other(device):
     with history.record(pool):
         again = pool.alloc_raw(1000)
         pool.record_stream(again, device.create_stream())
-        with history.record(pool):
-            pool.free_raw(again)
+        pool.start_history()
+        pool.free_raw(again)
     assert actions(pool.history()) == ["free_waiting"]
     assert pool.stats().live_blocks == 0
 
@@ -364,6 +395,9 @@ def test_a_chrome_trace_has_spans_and_counters(recorded, tmp_path):
 def test_a_name_without_a_format_is_an_error(recorded, tmp_path):
     with pytest.raises(ValueError, match=r"run\.txt ends in none of \.pickle"):
         recorded.save(tmp_path / "run.txt")
+    with pytest.raises(ValueError, match="'perfetto' is no kind of file; there are torch, chrome, trace, rmm"):
+        recorded.save(tmp_path / "run.csv", "perfetto")
+    assert not list(tmp_path.iterdir())
     recorded.save(tmp_path / "run.txt", "trace")
     assert _core.Trace(tmp_path / "run.txt").blocks == 6
 

@@ -227,15 +227,44 @@ def test_the_page_says_who_holds_what(snapshot, browse):
     )
     assert answer["ready"] == "yes"
     assert answer["cards"][:4] == ["132.0 MiB", "132.0 MiB", "1.000", "0 bytes"]
-    assert answer["peak"][0][1:] == ["100.0 MiB", "75.8 %", "1", "100.0 MiB"]
+    assert answer["peak"][0][1:] == ["100.0 MiB", "75.8 %", "0 bytes", "1", "100.0 MiB"]
     ((holder, *numbers),) = answer["end"]
-    assert holder.startswith("allocate_weights (")
-    assert numbers == ["32.0 MiB", "100.0 %", "4", "8.00 MiB"]
+    assert holder.startswith("allocate_weights (python/test_report.py:")
+    assert numbers == ["32.0 MiB", "100.0 %", "32.0 MiB", "4", "8.00 MiB"]
     assert [row[3] for row in answer["blocks"]] == ["waits for other streams", *["live"] * 4]
     costs = {row[0]: row[1:] for row in answer["costs"]}
     assert costs["freed, waiting for other streams"] == ["16.0 MiB", "0 bytes"]
     assert costs["idle between and behind blocks"] == ["84.0 MiB", "0 bytes"]
     assert {"flagstone", "torch-native", "torch-expandable"} <= {row[0] for row in answer["settings"]}
+
+
+@needs_chromium
+def test_a_place_is_the_innermost_of_the_program_itself(snapshot, browse):
+    data = pickle.loads(snapshot.read_bytes())
+    entries = [entry for entry in data["device_traces"][0] if entry["action"] == "alloc"]
+    torch = "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py"
+    frames = [
+        {"name": "at::native::empty_cuda", "filename": "/build/EmptyTensor.cpp", "line": 1},
+        {"name": "forward", "filename": torch, "line": 134},
+        {"name": "<listcomp>", "filename": "/home/me/work/models/gpt.py", "line": 20},
+        {"name": "attend", "filename": "/home/me/work/models/gpt.py", "line": 21},
+        {"name": "main", "filename": "train.py", "line": 3},
+    ]
+    stacks = [frames, frames[1:], frames[3:], frames[:2], frames[2:3], []]
+    for entry, stack in zip(entries, stacks, strict=True):
+        entry["frames"] = stack
+    snapshot.write_bytes(pickle.dumps(data))
+    page, _ = build(snapshot)
+    stacks = "[...document.querySelectorAll('#blocks pre')].map((stack) => stack.textContent)"
+    answer = browse(page, f"{ROWS} return {{ blocks: rows('blocks'), stacks: {stacks} }};")
+    assert {row[5] for row in answer["blocks"]} == {
+        "attend (models/gpt.py:21) → at::native::empty_cuda (build/EmptyTensor.cpp:1)",
+        "attend (models/gpt.py:21) → forward (modules/linear.py:134)",
+        "attend (models/gpt.py:21)",
+        "at::native::empty_cuda (build/EmptyTensor.cpp:1)",
+        "<listcomp> (models/gpt.py:20)",
+    }
+    assert f"forward ({torch}:134)\n<listcomp> (/home/me/work/models/gpt.py:20)" in "\n".join(answer["stacks"])
 
 
 @needs_chromium

@@ -188,6 +188,13 @@ def test_without_a_pool_it_is_the_process_s(child):
     assert ran.stdout == "1 0\n", ran.stderr
 
 
+def test_what_is_no_pool_is_refused_at_once():
+    with pytest.raises(TypeError, match="not function; write @"):
+
+        @flagstone.statistics
+        def step(): ...
+
+
 def test_other_threads_count(device):
     pool = flagstone.Pool(device)
     with flagstone.statistics(pool) as usage:

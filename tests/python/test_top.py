@@ -64,9 +64,9 @@ def start(runtime):
 class Terminal:
     """A command in a terminal, and what it has drawn."""
 
-    def __init__(self, *arguments):
+    def __init__(self, *arguments, columns=120):
         self.screen, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+        environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "40"}
         command = [sys.executable, "-m", "flagstone", *map(str, arguments)]
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
@@ -97,6 +97,16 @@ def test_a_process_is_watched_until_it_ends(start):
     process = start()
     top = Terminal("top", process.pid, "--interval", "0.1")
     top.wait_for(f"process {process.pid}", "process:0 (sim)", "10.0 MiB", "64.0 MiB", "misses/s", "Ctrl-C ends this")
+    process.kill()
+    process.wait()
+    top.wait_for("has ended; last:")
+    assert top.end() == 0
+
+
+def test_a_narrow_terminal_shows_every_number(start):
+    process = start()
+    top = Terminal("top", process.pid, "--interval", "0.1", columns=40)
+    top.wait_for("process:0 (sim)", "64.0 MiB", "allocations/s", "failed  ")
     process.kill()
     process.wait()
     top.wait_for("has ended; last:")
@@ -177,6 +187,14 @@ def test_pools_by_name(runtime):
     later = flagstone.serve_stats()
     assert later is not server
     later.close()
+
+
+def test_what_is_no_pool_is_refused_before_a_thread_reads_it(runtime):
+    with pytest.raises(TypeError, match="by name"):
+        flagstone.serve_stats(flagstone.Pool(backend="sim"))
+    with pytest.raises(TypeError, match="'mine' is no pool but int"):
+        flagstone.serve_stats({"mine": 3})
+    assert not list(runtime.parent.rglob("*.sock"))
 
 
 def test_a_reader_that_goes_away_harms_nothing(runtime, child):

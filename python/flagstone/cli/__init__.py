@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from flagstone import __version__
 from flagstone.cli import bench, demo, info, replay, report, run, top
+from flagstone.cli.output import add_json
 from flagstone.errors import ConfigError, FlagstoneError
 
 DONE, FAILED, WRONG_USAGE = 0, 1, 2
@@ -31,8 +32,8 @@ def parser() -> argparse.ArgumentParser:
     commands = every.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
     for command in (info, demo, replay, report, top, bench, run):
         added = command.add_parser(commands)
-        if command is not run:  # which prints what the script prints
-            added.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        if command not in (bench, run):  # each bench has it
+            add_json(added)
     return every
 
 
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except ConfigError as error:
         return _fail(error, WRONG_USAGE)
-    except FlagstoneError as error:
+    except (FlagstoneError, MemoryError) as error:
         return _fail(error, FAILED)
     except BrokenPipeError:
         # Whoever read the output has gone. Python must not fail again when it flushes at exit.

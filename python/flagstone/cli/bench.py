@@ -12,9 +12,9 @@ from typing import Any
 from flagstone import _core
 from flagstone.cli import fragmentation, loader_bench, simulation, threads_bench, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
-from flagstone.cli.output import Commands, Progress, print_json, size, table
+from flagstone.cli.output import Commands, Progress, add_json, print_json, size, table
 from flagstone.cli.replay import LAG_HELP, milliseconds, positive
-from flagstone.errors import ConfigError, FlagstoneError
+from flagstone.errors import FlagstoneError
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -26,6 +26,17 @@ _HOLES = (0, 4096, 16384, 65536)
 _RANDOM_COUNTS = (1000, 10_000, 100_000)
 _RANDOM_MIB = (1, 4, 64, 256, 1024, 4096)
 
+_WHAT = {
+    "latency": "a pair, by size",
+    "holes": "a pair behind many free blocks",
+    "rmm-random": "RMM's random_allocations",
+    "threads": "pairs in 1 to 8 threads",
+    "producer-consumer": "blocks that one thread allocates and another frees",
+    "torch": "pairs and tensors under torch, by allocator",
+    "fragmentation": "bytes held and driver calls of traces under torch, by allocator",
+    "dataloader": "batches to the device, by whose pinned memory",
+}
+
 
 def add_parser(commands: Commands) -> argparse.ArgumentParser:
     """Add the command."""
@@ -36,21 +47,19 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
         "with its own allocators and with flagstone. Times are medians of 5.",
         epilog="example: flagstone bench latency --json",
     )
-    parser.add_argument(
-        "name",
-        choices=sorted([*_BENCHES, *_TORCH_BENCHES, "fragmentation"]),
-        help="latency: a pair by size; holes: a pair behind many free blocks; rmm-random: RMM's random_allocations; "
-        "torch: pairs and tensors under torch, by allocator; fragmentation: traces under torch, by allocator; "
-        "threads: pairs in 1 to 8 threads; producer-consumer: blocks that one thread allocates and another frees; "
-        "dataloader: batches to the device, by pinned memory",
-    )
-    parser.add_argument("traces", metavar="TRACE", nargs="*", help="fragmentation: files, or folders of them")
-    parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
-    parser.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
-    for_traces = parser.add_argument_group("fragmentation")
-    for_traces.add_argument("--passes", type=positive, default=3, metavar="N", help="how often (default: 3)")
-    for_traces.add_argument("--lag", type=milliseconds, default=5.0, metavar="MS", help=LAG_HELP)
-    for_traces.add_argument("--picture", metavar="FILE", help="draw bytes held over time (needs matplotlib)")
+    every = argparse.ArgumentParser(add_help=False)
+    every.add_argument("--backend", choices=("sim", "cuda", "auto"), default="auto", help="the device (default: auto)")
+    add_json(every)
+    names = parser.add_subparsers(title="benches", metavar="NAME", required=True, dest="name")
+    for name, what in _WHAT.items():
+        bench = names.add_parser(name, help=what, description=f"Measure {what}.", parents=[every])
+        if name == "fragmentation":
+            bench.add_argument("traces", metavar="TRACE", nargs="+", help="files, or folders of them")
+            bench.add_argument("--passes", type=positive, default=3, metavar="N", help="how often (default: 3)")
+            bench.add_argument("--lag", type=milliseconds, default=5.0, metavar="MS", help=LAG_HELP)
+            bench.add_argument("--picture", metavar="FILE", help="draw bytes held over time (needs matplotlib)")
+        else:
+            bench.add_argument("--quick", action="store_true", help="fewer pairs, and the smaller cases only")
     parser.set_defaults(run=run)
     return parser
 
@@ -73,13 +82,12 @@ def _measure(options: argparse.Namespace, say: Say) -> tuple[list[Row], str]:
     """Return the rows, and the backend that they were measured on."""
     if options.name == "fragmentation":
         return fragmentation.rows(options, say)
-    if options.traces or options.picture:
-        raise ConfigError(f"bench {options.name} takes no traces and draws no picture; bench fragmentation does")
     if options.name in _TORCH_BENCHES:
         simulated = simulation.is_wanted(options.backend)
         return _TORCH_BENCHES[options.name](options.quick, say, simulated), "sim" if simulated else "cuda"
     _core.configure(options.backend)
-    return _BENCHES[options.name](options.quick, say), _core.process_pool().backend
+    backend = _core.process_pool().backend  # before anything is measured: its errors say more than those of the loops
+    return _BENCHES[options.name](options.quick, say), backend
 
 
 def _show(rows: list[Row]) -> None:
@@ -136,9 +144,10 @@ def _latency(quick: bool, say: Say) -> list[Row]:
             }
         )
     say("latency: counting instructions")
-    counted = instructions_per_pair(_LATENCY_SIZES[:1] if quick else _LATENCY_SIZES) or {}
+    sizes = _LATENCY_SIZES[:1] if quick else _LATENCY_SIZES
+    counted = instructions_per_pair(sizes) or {}
     for row in rows:
-        if row["threads"] == 1:
+        if row["threads"] == 1 and row["bytes"] in sizes:
             row["instructions_per_pair"] = counted.get(row["bytes"])
     return rows
 

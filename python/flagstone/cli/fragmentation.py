@@ -34,7 +34,7 @@ def rows(options: argparse.Namespace, say: Callable[[str], None]) -> tuple[list[
     simulated = options.backend != "cuda"
     files = list(_files(options.traces))
     if not files:
-        raise ConfigError("name traces, files or folders of them, for instance those of benches/traces/generate.py")
+        raise ConfigError("there is no trace in these folders; benches/traces/generate.py makes some")
     if options.picture:
         picture.need_matplotlib()
     reports = []

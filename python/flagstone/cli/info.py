@@ -1,12 +1,13 @@
 """`flagstone info`: what is installed here, and which devices it finds."""
 
 import argparse
+import os
 import platform
 import sys
 
 from flagstone import _core
 from flagstone.cli.output import Commands, print_json, size
-from flagstone.errors import CudaUnavailableError
+from flagstone.errors import CudaUnavailableError, FlagstoneError
 
 
 def add_parser(commands: Commands) -> argparse.ArgumentParser:
@@ -29,6 +30,8 @@ def run(options: argparse.Namespace) -> None:
     except CudaUnavailableError as error:
         reason = str(error)
     build, devices = _core.build_info(), _core.devices()
+    conf = os.environ.get("FLAGSTONE_CONF", "")
+    in_force, mistake = _in_force()
     prices = _core.simulated_prices()["source"]
     if build["profile"] == "debug":
         print("flagstone: a debug build, many times slower than a release build", file=sys.stderr)
@@ -42,6 +45,7 @@ def run(options: argparse.Namespace) -> None:
                 "cuda": {"available": reason is None, "reason": reason},
                 "devices": devices,
                 "simulated_prices": prices,
+                "environment": {"conf": conf, "settings": in_force, "mistake": mistake},
             }
         )
         return
@@ -54,6 +58,15 @@ def run(options: argparse.Namespace) -> None:
         print(f"{device['backend']} device {device['ordinal']}: {device['name']}, {size(device['total_bytes'])}")
         for key, what in (("virtual_memory", "virtual memory management"), ("memory_pools", "driver memory pools")):
             print(f"  {what}: {'yes' if device[key] else 'no'}")
+    print(f"FLAGSTONE_CONF: {mistake or conf or 'not set'}")
     print("settings, as keyword arguments of a pool or FLAGSTONE_CONF=key:value,key:value:")
     for key, allowed in build["settings"].items():
         print(f"  {key}: {allowed} (default: {build['defaults'][key]})")
+
+
+def _in_force() -> tuple[dict[str, object], str | None]:
+    """Return the settings that FLAGSTONE_CONF gives a pool that is given none, and what is wrong with it."""
+    try:
+        return dict(_core.Pool(_core.SimulatedDevice(capacity=1 << 44, backed=False)).settings), None
+    except FlagstoneError as error:  # a reserve above the limit, too
+        return {}, str(error)

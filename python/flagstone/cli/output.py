@@ -7,10 +7,15 @@ from typing import TypeAlias
 
 from flagstone._text import duration, size, table
 
-__all__ = ["Commands", "Progress", "duration", "print_json", "size", "table"]
+__all__ = ["Commands", "Progress", "add_json", "duration", "print_json", "size", "table"]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """What a command adds its parser to."""
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the option that all commands have but `run`, which prints what the script prints."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
 def print_json(value: object) -> None:

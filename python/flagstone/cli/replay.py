@@ -84,15 +84,20 @@ def describe(report: dict[str, Any]) -> str:
 
 def positive(text: str) -> int:
     """Parse a number of at least 1."""
-    number = int(text)
-    if not 1 <= number < 1 << 32:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 on")
-    return number
+    return int(within(text, int, 1, 1 << 32, "a number from 1 on"))
 
 
 def milliseconds(text: str) -> float:
     """Parse a time of at least 0."""
-    number = float(text)
-    if not 0 <= number < 1e12:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0 on")
+    return within(text, float, 0, 1e12, "a time from 0 on")
+
+
+def within(text: str, kind: type[float], least: float, end: float, what: str) -> float:
+    """Parse a number from `least` on and below `end`; what is none is said to be not `what`."""
+    try:
+        number = kind(text)
+    except ValueError:
+        number = end
+    if not least <= number < end:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
     return number

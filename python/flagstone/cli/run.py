@@ -21,7 +21,10 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
         epilog="example: FLAGSTONE_CONF=limit:20GiB flagstone run train.py --epochs 3",
     )
     parser.add_argument("script", metavar="SCRIPT", help="a Python file")
-    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as arguments")
+    arguments = parser.add_argument(
+        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="what the script gets as arguments"
+    )
+    arguments.required = False  # there may be none; argparse's error would ask for them
     parser.set_defaults(run=run)
     return parser
 

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from flagstone import _serve
 from flagstone._text import duration, size, table
 from flagstone.cli.output import Commands, print_json
-from flagstone.cli.replay import positive
+from flagstone.cli.replay import positive, within
 from flagstone.errors import FlagstoneError
 
 _SECONDS = 2.0
@@ -56,8 +57,15 @@ def run(options: argparse.Namespace) -> None:
         print(describe(answer, None, 0))
 
 
-def describe(now: Answer, before: Answer | None, seconds: float) -> str:
-    """Write the pools of a process as tables; `before` is what it said so many seconds ago, for rates."""
+_MEMORY = ("pool", "live", "held", "peak", "limit", "")
+_WORK = ("", "blocks", "allocations/s", "misses/s", "growths", "short", "failed")
+
+
+def describe(now: Answer, before: Answer | None, seconds: float, width: int | None = None) -> str:
+    """Write the pools of a process as tables; `before` is what it said so many seconds ago, for rates.
+
+    What is wider than `width` has each pool's numbers below each other instead.
+    """
     if not now["pools"]:
         return "it has no pools yet"
     earlier = {_name(pool): pool for pool in before["pools"]} if before else {}
@@ -76,10 +84,13 @@ def describe(now: Answer, before: Answer | None, seconds: float) -> str:
             if step["count"]:
                 enough, took = f"{step['sufficed']:,} of {step['count']:,}", duration(step["nanoseconds"] / 1000)
                 steps.append((f"{name}: {step['name']}", enough, took))
-    tables = [
-        table(("pool", "live", "held", "peak", "limit", ""), memory),
-        table(("", "blocks", "allocations/s", "misses/s", "growths", "short", "failed"), work),
-    ]
+    tables = [table(_MEMORY, memory), table(_WORK, work)]
+    if width is not None and max(map(len, "\n".join(tables).splitlines())) > width:
+        heads = (*_MEMORY[1:], *_WORK[1:])
+        tables = [
+            table((held[0], ""), zip(heads, (*held[1:], *done[1:]), strict=True))
+            for held, done in zip(memory, work, strict=True)
+        ]
     if steps:
         tables.append(table(("short of memory", "enough", "took"), steps))
     return "\n\n".join(tables)
@@ -104,6 +115,7 @@ def bar(pool: Answer) -> str:
 
 def _watch(path: Path, answer: Answer, interval: float) -> None:
     try:
+        from rich.console import Console
         from rich.live import Live
         from rich.text import Text
     except ImportError as error:
@@ -113,9 +125,13 @@ def _watch(path: Path, answer: Answer, interval: float) -> None:
         head = f"flagstone top: {_title(answer)}, {time.strftime('%H:%M:%S')}"
         return Text(f"{head}\n\n{text}\n\n{_LEGEND}", no_wrap=True)
 
-    text, asked = describe(answer, None, 0), time.monotonic()
+    console = Console()
+    text, asked = describe(answer, None, 0, console.width), time.monotonic()
     end = "is no longer watched"
-    with contextlib.suppress(KeyboardInterrupt), Live(screen(text), screen=True, auto_refresh=False) as live:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(screen(text), console=console, screen=True, auto_refresh=False) as live,
+    ):
         while True:
             time.sleep(interval)
             before, asked_before = answer, asked
@@ -127,16 +143,21 @@ def _watch(path: Path, answer: Answer, interval: float) -> None:
             except FlagstoneError:
                 end = "has ended"
                 break
-            text = describe(answer, before, asked - asked_before)
+            text = describe(answer, before, asked - asked_before, console.width)
             live.update(screen(text), refresh=True)
     print(f"{_title(answer)} {end}; last:\n\n{text}")
 
 
-_LEGEND = "# in use  + waits for streams  - held idle, of the limit or of the peak; Ctrl-C ends this"
+_LEGEND = (
+    "# in use  + waits for streams  - held idle\n"
+    "short: needed more than growth  failed: out of memory\n"
+    "Ctrl-C ends this"
+)
 
 
 def _title(answer: Answer) -> str:
-    return f"process {answer['pid']} ({' '.join(answer['command'])})"
+    command = textwrap.shorten(" ".join(answer["command"]), 70, placeholder=" ...")  # may be a program of many lines
+    return f"process {answer['pid']} ({command})"
 
 
 def _find(pid: int) -> Path:
@@ -185,7 +206,4 @@ def _ask(path: Path) -> Answer:
 
 def _seconds(text: str) -> float:
     """Parse a time of at least a tenth of a second."""
-    number = float(text)
-    if not 0.1 <= number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0.1 on")
-    return number
+    return within(text, float, 0.1, 1e6, "a time from 0.1 on")

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
+from flagstone.errors import FlagstoneError
 from flagstone.stats import Snapshot
 
 if TYPE_CHECKING:
@@ -160,6 +161,16 @@ class History:
             for event in before.values()
         ]
 
+    def live_after(self) -> list[Event]:
+        """Return the blocks that were live after the last event, as the allocations that made them, oldest first."""
+        live = {event.address: event for event in self.live_before()}
+        for event in self.events:
+            if event.action == "alloc":
+                live[event.address] = event
+            elif event.action in ("free", "free_waiting"):
+                live.pop(event.address, None)
+        return list(live.values())
+
     def peak_requested_bytes(self) -> int:
         """Return the most bytes that were live together, as asked for, from the first event on."""
         signs = {"alloc": 1, "free": -1, "free_waiting": -1}
@@ -177,7 +188,7 @@ class History:
         Without `kind` the name decides: `.pickle` is "torch", a snapshot as `torch.cuda.memory._dump_snapshot` writes
         it, for PyTorch's memory_viz and `flagstone report`; `.json` is "chrome", for Perfetto and chrome://tracing;
         `.csv` is "trace", for `flagstone replay`. "rmm" is the log of RMM's logging resource adaptor. Names of text
-        formats that end in `.gz` are compressed. `ValueError` for a name that says nothing.
+        formats that end in `.gz` are compressed. `ValueError` for a name that says nothing, or another kind.
         """
         from flagstone.history import _files
 
@@ -186,6 +197,8 @@ class History:
             kind = next((known for suffix, known in _SUFFIXES.items() if name.endswith(suffix)), None)
         if kind is None:
             raise ValueError(f"{name} ends in none of {', '.join(_SUFFIXES)}: pass kind=")
+        if kind not in get_args(Kind):
+            raise ValueError(f"{kind!r} is no kind of file; there are {', '.join(get_args(Kind))}")
         _files.save(self, name, kind)
 
 
@@ -196,8 +209,13 @@ def record(pool: BasePool, *, max_events: int = 1_000_000, stacks: bool = False)
     The newest `max_events` events are kept, 64 bytes each. While this goes on an allocation and its free take about a
     microsecond together. With `stacks` each event has the Python stack of its thread, which makes every Python call
     about half a microsecond slower; threads that run already are followed from Python 3.12 on. `FlagstoneError` if
-    stacks are wanted and another profile function is set.
+    stacks are wanted and another profile function is set, or if the pool is being recorded already: a second recording
+    would forget the first, as `pool.start_history` does.
     """
+    if pool.is_recording:
+        raise FlagstoneError(
+            "this pool is being recorded already; end that first, or read pool.history() as it goes on"
+        )
     pool.start_history(max_events, stacks=stacks)
     try:
         yield

@@ -13,8 +13,9 @@ from flagstone.report._load import Recording, load
 
 __all__ = ["build"]
 
-SETTINGS = ("", "magazine:0", "growth:64MiB", "source:slabs")
-"""What else of flagstone's own a recording is replayed with: the settings in force, and changes to them."""
+SETTINGS = ("", "handle:2MiB", "dependencies:growth", "growth:64MiB", "source:slabs")
+"""What of flagstone's own a recording is replayed with: the settings in force, and changes to them. The first two hold
+less for more driver calls or for waits between streams, the others take fewer calls."""
 
 MODELS = ("torch-expandable", "torch-native")
 """Models of other allocators."""

@@ -169,16 +169,45 @@ function measure(state, moment) {
 // ---------------------------------------------------------------- who holds a block
 
 const hasStacks = data.stacks.some((frames) => frames.length > 0);
+const NO_STACK = "no Python stack: C++, as autograd's threads";
+
+/** Of installed packages, of Python itself, or not Python: "name (file:line)" of somebody else's code. */
+const FOREIGN = /[/\\](?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|\((?:\?\?|[^()]*\.(?:c|cc|cpp|cu|cuh|h|hpp|so)):\d+\)$/;
+
+/** A frame with the last two parts of its path; the whole one is in the stack. */
+const short = (frame) => frame.replace(/\((?:[^()]*[/\\])?([^()/\\]+[/\\][^()/\\]+:\d+)\)$/, "($1)");
+
+/** A stack in a line: the innermost line of the program's own code, and what it called in the end. */
+function nameOf(frames) {
+  // A function with a name says more than a comprehension or a lambda within it.
+  const named = frames.filter((frame) => !frame.startsWith("<"));
+  const inner = named[0] ?? frames[0];
+  const own = named.find((frame) => !FOREIGN.test(frame)) ?? inner;
+  return own === inner ? short(own) : `${short(own)} \u2192 ${short(inner)}`;
+}
+
+const names = data.stacks.map((frames) => (frames.length ? nameOf(frames) : null));
 
 function holder(block) {
-  if (hasStacks) {
-    const frames = data.stacks[block.stack];
-    // A function with a name says more than a comprehension or a lambda within it.
-    const named = frames.find((frame) => !frame.startsWith("<")) ?? frames[0];
-    return named ?? (block.since < 0 ? "live before the recording" : "unknown");
-  }
+  if (hasStacks) return names[block.stack] ?? (block.since < 0 ? "live before the recording" : NO_STACK);
   return block.since < 0 ? `${bytes(block.size)}, live before the recording` : `blocks of ${bytes(block.size)}`;
 }
+
+/** Which blocks are freed before the recording ends: by the event that allocated them, or by the address from before. */
+const freed = new Uint8Array(EVENTS);
+const freedFromBefore = new Set();
+{
+  const born = new Map();
+  for (let i = 0; i < EVENTS; i += 1) {
+    if (kind[i] === ALLOC) {
+      born.set(address[i], i);
+    } else if (kind[i] === FREE) {
+      if (born.has(address[i])) freed[born.get(address[i])] = 1;
+      else freedFromBefore.add(address[i]);
+    }
+  }
+}
+const isKept = (block) => (block.since < 0 ? !freedFromBefore.has(block.address) : !freed[block.since]);
 
 /** The colours of holders: neighbours in the order of all that each ever allocated are far apart on the circle. */
 const hues = new Map();
@@ -192,14 +221,17 @@ const hues = new Map();
   [...sums].sort((a, b) => b[1] - a[1]).forEach(([name], rank) => hues.set(name, (210 + rank * 137.508) % 360));
 }
 
+const tint = (name) => `hsl(${hues.get(name)} 55% ${color("--tone")})`;
+
 function groups(blocks) {
   const found = new Map();
   for (const block of blocks) {
     if (block.waiting) continue;
     // Different stacks below the same line are different holders.
     const key = hasStacks ? `s${block.stack}${block.since < 0}` : holder(block);
-    const group = found.get(key) ?? { name: holder(block), frames: data.stacks[block.stack], bytes: 0, blocks: 0, largest: 0 };
+    const group = found.get(key) ?? { name: holder(block), frames: data.stacks[block.stack], bytes: 0, kept: 0, blocks: 0, largest: 0 };
     group.bytes += block.size;
+    if (isKept(block)) group.kept += block.size;
     group.blocks += 1;
     group.largest = Math.max(group.largest, block.size);
     found.set(key, group);
@@ -211,7 +243,10 @@ function groups(blocks) {
 
 const SHOWN = 300;
 
-/** A table in `parent`; its filter and order stay when the rows change. Columns: name, value, text, and `number` or `wide`. */
+/**
+ * A table in `parent`; its filter and order stay when the rows change. Columns: name, value, text, `number` or `wide`, and of
+ * those with blocks' holders `frames` and `color`.
+ */
 function makeTable(parent, columns, label) {
   let rows = [];
   let order = null;
@@ -268,8 +303,14 @@ function makeTable(parent, columns, label) {
           const cell = line.insertCell();
           if (column.number) cell.className = "number";
           if (column.wide) cell.className = "wide";
+          if (column.color) {
+            const swatch = document.createElement("span");
+            swatch.className = "swatch";
+            swatch.style.background = column.color(row);
+            cell.append(swatch);
+          }
           const frames = column.frames ? column.frames(row) : [];
-          if (frames.length > 1) {
+          if (frames.length > 1 || (frames.length === 1 && frames[0] !== text(column, row))) {
             const details = document.createElement("details");
             const summary = document.createElement("summary");
             const whole = document.createElement("pre");
@@ -278,7 +319,7 @@ function makeTable(parent, columns, label) {
             details.append(summary, whole);
             cell.append(details);
           } else {
-            cell.textContent = text(column, row);
+            cell.append(text(column, row));
           }
         }
         return line;
@@ -298,9 +339,16 @@ const number = (name, value, text) => ({ name, value, text, number: true });
 const showHolders = makeTable(
   element("holders"),
   [
-    { name: hasStacks ? "allocated at" : "blocks", value: (row) => row.name, frames: (row) => row.frames, wide: true },
+    {
+      name: hasStacks ? "allocated at" : "blocks",
+      value: (row) => row.name,
+      frames: (row) => row.frames,
+      color: (row) => tint(row.name),
+      wide: true,
+    },
     number("bytes", (row) => row.bytes, (row) => bytes(row.bytes)),
     number("share", (row) => row.bytes, (row) => share(row.bytes, row.all)),
+    number("never freed", (row) => row.kept, (row) => bytes(row.kept)),
     number("blocks", (row) => row.blocks, (row) => count(row.blocks)),
     number("largest", (row) => row.largest, (row) => bytes(row.largest)),
   ],
@@ -436,7 +484,9 @@ function drawMap(state) {
   const all = shown.reduce((sum, run) => sum + run.to - run.from, 0);
   // One scale for all runs, so that lengths can be compared.
   const perLine = Math.max(512, all / LINES, Math.max(0, ...shown.map((run) => run.to - run.from)) / LINES);
-  const tone = color("--tone");
+  // Asked for once: there may be many blocks.
+  const known = new Map();
+  const tints = (name) => known.get(name) ?? known.set(name, tint(name)).get(name);
   map.replaceChildren(
     ...shown.map((run) => {
       const box = document.createElement("div");
@@ -449,7 +499,7 @@ function drawMap(state) {
       canvas.setAttribute("role", "img");
       canvas.setAttribute("aria-label", title.textContent);
       box.append(title, canvas);
-      canvas.draw = () => drawRun(canvas, run, perLine, tone);
+      canvas.draw = () => drawRun(canvas, run, perLine, tints);
       canvas.addEventListener("pointermove", (event) => {
         const line = Math.floor(event.offsetY / LINE);
         const at = run.from + (line + event.offsetX / canvas.clientWidth) * perLine;
@@ -474,7 +524,7 @@ function describe(run, at) {
   return `${hex(block.address)}: ${bytes(block.size)}, ${state}, ${holder(block)}`;
 }
 
-function drawRun(canvas, run, perLine, tone) {
+function drawRun(canvas, run, perLine, tints) {
   const { context, width } = sharpen(canvas);
   const fill = (from, to, style) => {
     context.fillStyle = style;
@@ -490,7 +540,7 @@ function drawRun(canvas, run, perLine, tone) {
     const to = Math.min(run.to, block.address + rounded(block.size));
     // Neighbours stay apart where there is room for a gap.
     const gap = Math.min((to - block.address) * 0.1, perLine / width);
-    fill(block.address, to - gap, block.waiting ? stripes : `hsl(${hues.get(holder(block))} 55% ${tone})`);
+    fill(block.address, to - gap, block.waiting ? stripes : tints(holder(block)));
   }
 }
 
@@ -598,6 +648,10 @@ element("cards").replaceChildren(
     return box;
   }),
 );
+element("fragmentation-text").textContent =
+  `When most was held, ${bytes(worst.idle)} of ${bytes(worst.held)} were idle (${share(worst.idle, worst.held) || "0 %"}), in ` +
+  `${count(worst.ranges)} ranges of at most ${bytes(worst.largest)}; ${bytes(worst.rounding)} were lost to rounding, and ` +
+  `${bytes(worst.waiting)} waited for other streams.`;
 showSettings(data.settings);
 showMoment(mostLive);
 slider.value = String(mostLive);
