@@ -2,6 +2,7 @@
 
 use flagstone::Pool;
 use flagstone::config::Config;
+use flagstone::driver::Stream;
 use flagstone::replay::{Options, Report, replay, simulated_device};
 use flagstone::trace::{Builder, Trace};
 
@@ -95,4 +96,23 @@ fn remapping_holds_less_than_placement_alone() {
     };
     let (remapped, placed) = (held("remap:on"), held("remap:off"));
     assert!(remapped < placed, "{remapped} bytes with remapping, {placed} without");
+}
+
+/// Blocks that come and go in the order of a queue, in sizes that differ each time.
+#[test]
+fn blocks_that_nobody_keeps_ready_are_put_together_before_memory_is_taken() {
+    // No magazines, so that freed blocks go to the lists that all threads share.
+    let config = Config::parse("source:slabs,growth:2MiB,magazine:0").expect("known settings");
+    let pool = Pool::new(simulated_device(), config).expect("a pool takes nothing from the driver");
+    let mut numbers = Numbers(7);
+    let mut queue = std::collections::VecDeque::new();
+    for _ in 0..2000 {
+        let bytes = (100 << 10) + numbers.below(900 << 10);
+        queue.push_back(pool.alloc(bytes, Stream::LEGACY).expect("there is room"));
+        if queue.len() > 8 {
+            pool.free(queue.pop_front().expect("not empty")).expect("live");
+        }
+    }
+    // At most nine blocks of a MiB.
+    assert!(pool.stats().peak_reserved_bytes <= 16 << 20);
 }

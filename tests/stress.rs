@@ -73,7 +73,7 @@ fn nobody_fails_while_there_is_enough_for_all() {
 #[test]
 fn blocks_of_random_sizes_in_a_shared_table_are_all_accounted_for() {
     for most in [10_000, 4 * MIB as usize] {
-        let (_, pool) = device(Source::VirtualMemory);
+        let (sim, pool) = device(Source::VirtualMemory);
         let table: Mutex<Vec<(u64, u64)>> = Mutex::default();
         together(4, |thread| {
             let mut random = thread as u64 + 1;
@@ -83,6 +83,7 @@ fn blocks_of_random_sizes_in_a_shared_table_are_all_accounted_for() {
                     drop(blocks);
                     let bytes = (100 + next(&mut random) % most) as u64;
                     let block = pool.alloc(bytes, Stream::LEGACY).expect("there is room");
+                    sim.check_handout(block, bytes, Stream::LEGACY).expect("nobody else's");
                     table.lock().expect("no panic").push((block, bytes));
                 } else if !blocks.is_empty() {
                     // Whoever allocated it, and whether that thread has ended meanwhile.
@@ -105,6 +106,8 @@ fn blocks_of_random_sizes_in_a_shared_table_are_all_accounted_for() {
         assert_eq!((stats.invalid_free_count, stats.double_free_count), (0, 0));
         pool.trim(0).expect("the device can be waited for");
         assert_eq!(pool.stats().reserved_bytes, 0);
+        assert_eq!(pool.check(), Ok(()));
+        assert_eq!(sim.violations(), []);
     }
 }
 

@@ -57,11 +57,14 @@ __all__ = [
     "simulated_prices",
     "time_driver",
     "time_handed_over",
+    "time_handing_over",
     "time_object_handed_over",
     "time_object_pairs",
+    "time_object_random_shared",
     "time_pairs",
     "time_pairs_behind_holes",
     "time_random",
+    "time_random_shared",
     "torch_error",
 ]
 
@@ -289,6 +292,11 @@ def time_pairs(
 def time_object_pairs(this: int, methods: _Functions, nbytes: int, count: int, *, threads: int = 1) -> int: ...
 def time_handed_over(functions: _Functions, nbytes: int, count: int, *, device: int = 0, stream: int = 0) -> int: ...
 def time_object_handed_over(this: int, methods: _Functions, nbytes: int, count: int) -> int: ...
+def time_handing_over(count: int) -> int: ...
+def time_random_shared(
+    functions: _Functions, count: int, *, threads: int, device: int = 0, stream: int = 0
+) -> int: ...
+def time_object_random_shared(this: int, methods: _Functions, count: int, *, threads: int) -> int: ...
 def plain_functions(malloc: int, free: int) -> _Functions: ...
 def time_pairs_behind_holes(
     functions: _Functions, nbytes: int, count: int, *, holes: int, device: int = 0, stream: int = 0

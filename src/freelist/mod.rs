@@ -3,7 +3,7 @@
 //! | list | who pushes | who takes | used for |
 //! |---|---|---|---|
 //! | [`TaggedStack`] | any thread, one or a chain | any thread, one or all | an arena's shared list of one class |
-//! | [`TakeAll`] | any thread, one | any thread, everything at once | blocks freed by other threads than their owner |
+//! | [`TakeAll`] | any thread, one, within a bound if wished | any thread, everything at once | blocks freed by other threads than their owner |
 //!
 //! The links live in the blocks' records, which are never freed while a list exists: a stale read of a link reads an
 //! old number, never freed memory, and the compare-and-swap that follows it fails.

@@ -1,14 +1,16 @@
 //! A list that any thread pushes to and that is taken whole (the cross-thread list of mimalloc, MSR-TR-2019-18).
 //!
-//! There is no pop of one, so there is no ABA: a push only needs the head to be what it linked to.
+//! There is no pop of one, so there is no ABA: a push only needs the head to be what it linked to. What is on the list has a
+//! weight, kept in the same word: a push that keeps to a bound is still one compare-and-swap.
 
 use super::Links;
-use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// A list of indices: one compare-and-swap to push, one swap to take everything.
 #[derive(Debug, Default)]
 pub(crate) struct TakeAll {
-    head: AtomicU32,
+    /// The sum of the weights in the upper half, the first index in the lower.
+    head: AtomicU64,
 }
 
 impl TakeAll {
@@ -19,20 +21,39 @@ impl TakeAll {
         self.head.load(Ordering::Relaxed) == 0
     }
 
-    /// Pushes one record, which the caller owns.
+    /// The sum of the weights (a moment ago).
+    #[inline]
+    pub(crate) fn weight(&self) -> u32 {
+        // Relaxed: as in `is_empty`.
+        weight(self.head.load(Ordering::Relaxed))
+    }
+
+    /// Pushes one record, which the caller owns, without a weight.
     #[inline]
     pub(crate) fn push(&self, links: &impl Links, index: u32) {
-        // Relaxed: only the number is used; the compare-and-swap confirms it.
+        self.push_within(links, index, 0, u32::MAX);
+    }
+
+    /// Pushes one record, which the caller owns, unless the list would weigh more than `most`: then `false`, and the caller
+    /// owns it still.
+    #[inline]
+    pub(crate) fn push_within(&self, links: &impl Links, index: u32, added: u32, most: u32) -> bool {
+        // Relaxed: only the numbers are used; the compare-and-swap confirms them.
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
+            let sum = u64::from(weight(head)) + u64::from(added);
+            if sum > u64::from(most) {
+                return false;
+            }
             // Relaxed: published by the release below.
-            links.link(index).store(head, Ordering::Relaxed);
+            links.link(index).store(first(head), Ordering::Relaxed);
+            let new = sum << u32::BITS | u64::from(index);
             // Release: whoever takes the list sees the link and all that was written to the record.
             match self
                 .head
-                .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed)
             {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(now) => head = now,
             }
         }
@@ -45,8 +66,16 @@ impl TakeAll {
             return 0;
         }
         // Acquire: the chain's records are read afterwards.
-        self.head.swap(0, Ordering::Acquire)
+        first(self.head.swap(0, Ordering::Acquire))
     }
+}
+
+const fn first(head: u64) -> u32 {
+    head as u32
+}
+
+const fn weight(head: u64) -> u32 {
+    (head >> u32::BITS) as u32
 }
 
 #[cfg(all(test, loom))]
@@ -74,6 +103,45 @@ mod models {
             index = records.link(index).load(Ordering::Relaxed);
         }
         seen
+    }
+
+    /// Pushes with a weight of 2, where at most 3 are allowed.
+    fn push_within((list, records): &Shared, index: u32) -> bool {
+        records.write(index, index * 11);
+        list.push_within(records, index, 2, 3)
+    }
+
+    #[test]
+    fn of_two_pushers_one_finds_room() {
+        meet(
+            Shared::default,
+            |shared| push_within(shared, 1),
+            |shared| push_within(shared, 2),
+            |shared, mine, theirs| {
+                assert_ne!(mine, theirs);
+                assert_eq!(shared.0.weight(), 2);
+                assert_eq!(take(shared), [if mine { 1 } else { 2 }]);
+            },
+        );
+    }
+
+    #[test]
+    fn a_list_that_was_taken_weighs_nothing() {
+        let full = || {
+            let shared = Shared::default();
+            assert!(push_within(&shared, 1));
+            shared
+        };
+        meet(
+            full,
+            |shared| push_within(shared, 2),
+            take,
+            |shared, pushed, taken| {
+                assert_eq!(taken, [1]);
+                assert_eq!(shared.0.weight(), if pushed { 2 } else { 0 });
+                assert_eq!(take(shared).len(), usize::from(pushed));
+            },
+        );
     }
 
     #[test]

@@ -536,12 +536,11 @@ impl Core {
         let _taker = lock(&self.takers);
         let mut bytes = 0;
         for cache in self.caches.iter() {
-            // A block that was freed by another thread just as the list was taken may not be counted.
-            let is_empty = cache.bytes() == 0 && !cache.has_remote();
-            if arena.is_some_and(|arena| arena != cache.arena) || is_empty {
+            let held = cache.bytes();
+            if arena.is_some_and(|arena| arena != cache.arena) || held == 0 {
                 continue;
             }
-            bytes += cache.bytes();
+            bytes += held;
             let chain = cache.take_anyone();
             let arena = self.arenas.get(cache.arena);
             arena.lock(&self.metadata).give_chain(&self.metadata, chain);

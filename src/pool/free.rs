@@ -42,7 +42,7 @@ impl<D: Driver> Pool<D> {
             Last::On(stream) => self.foreign_use(block, stream, true)?,
             Last::Known | Last::Unknown => None,
         };
-        let used = block.change(State::Used, State::Pending);
+        let used = block.state() == State::Used && block.change(State::Used, State::Pending);
         let guarded = self.is_guarded(self.core.arena_of(block));
         let waits = guarded || also.is_some() || matches!(last, Last::Unknown);
         let unused = if waits { State::Pending } else { State::Cached };

@@ -206,11 +206,11 @@ impl<D: Driver> Pool<D> {
     }
 
     fn grow_or_press(&self, arena: &Arena, cache: Option<&Cache>, units: u32, bytes: u64) -> Result<u32> {
-        // Blocks in our own magazines may fit when they are one with their neighbours.
-        if let Some(cache) = cache {
+        // Blocks in our own magazines, and those that all share, may fit when they are one with their neighbours.
+        {
             let metadata = &self.core.metadata;
             let mut inner = arena.lock(metadata);
-            inner.give_chain(metadata, cache.take_own());
+            inner.give_chain(metadata, cache.map_or(0, Cache::take_own));
             arena.drain_shared(metadata, &mut inner);
             let index = inner.take(metadata, units);
             if index != 0 {

@@ -47,8 +47,8 @@ mod _core {
 
     #[pymodule_export]
     use super::bench::{
-        plain_functions, time_driver, time_handed_over, time_object_handed_over, time_object_pairs, time_pairs,
-        time_pairs_behind_holes, time_random,
+        plain_functions, time_driver, time_handed_over, time_handing_over, time_object_handed_over, time_object_pairs,
+        time_object_random_shared, time_pairs, time_pairs_behind_holes, time_random, time_random_shared,
     };
     #[pymodule_export]
     use super::buffer::{BaseBuffer, Buffer, PinnedBuffer};

@@ -37,10 +37,8 @@ const PATIENCE: usize = length(1000, 2);
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Remote {
-    /// Blocks freed by other threads.
+    /// Blocks freed by other threads; each weighs its units.
     list: TakeAll,
-    /// Their bytes, at least.
-    bytes: AtomicU64,
 }
 
 /// Ready blocks of one size, the last one first: a list through the blocks' own records.
@@ -346,15 +344,8 @@ impl Cache {
 
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
     pub(crate) fn push_remote(&self, blocks: &Blocks, block: &Block) -> bool {
-        let bytes = block.bytes();
-        // Relaxed: a bound may be passed by what is under way at the moment. An empty list has room whatever the number
-        // says: it can be left too high, see `take_remote`.
-        if self.remote.bytes.load(Relaxed) + bytes > self.remote_bound && self.has_remote() {
-            return false;
-        }
-        self.remote.bytes.fetch_add(bytes, Relaxed);
-        self.remote.list.push(blocks, block.index());
-        true
+        let most = u32::try_from(self.remote_bound / size_class::UNIT).unwrap_or(u32::MAX);
+        self.remote.list.push_within(blocks, block.index(), block.units(), most)
     }
 
     /// Whether other threads freed something.
@@ -365,8 +356,6 @@ impl Cache {
 
     /// Takes what other threads freed: the first block of a chain, or 0.
     pub(crate) fn take_remote(&self) -> u32 {
-        // Relaxed: a push that is under way may stay uncounted, or counted until the next time.
-        self.remote.bytes.store(0, Relaxed);
         self.remote.list.take()
     }
 
@@ -375,9 +364,9 @@ impl Cache {
         self.own.small.held.load(Relaxed) + self.own.big.held.load(Relaxed)
     }
 
-    /// Bytes in the magazines and (about) on the remote list.
+    /// Bytes in the magazines and on the remote list.
     pub(crate) fn bytes(&self) -> u64 {
-        self.held() + self.remote.bytes.load(Relaxed)
+        self.held() + size_class::bytes(self.remote.list.weight())
     }
 
     /// Empties all magazines, of the owner: the first block of a chain, or 0.

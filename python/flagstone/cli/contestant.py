@@ -57,6 +57,14 @@ def handed_over(nbytes: int, count: int) -> tuple[int, int]:
     return wall_ns, time.process_time_ns() - before
 
 
+def random_shared(count: int, threads: int) -> tuple[int, int]:
+    """Allocate and free blocks of random sizes in a table that all threads share; returns as `pairs`."""
+    this, methods = _allocator()
+    before = time.process_time_ns()
+    wall_ns = _core.time_object_random_shared(this, methods, count, threads=threads)
+    return wall_ns, time.process_time_ns() - before
+
+
 def tensors(nbytes: int, count: int, threads: int) -> tuple[int, int]:
     """Make and delete so many tensors in each thread; returns as `pairs`."""
     barrier = threading.Barrier(threads)
@@ -126,6 +134,7 @@ def counts() -> dict[str, int]:
 _ABILITIES: dict[str, Callable[..., Any]] = {
     "pairs": pairs,
     "handed_over": handed_over,
+    "random_shared": random_shared,
     "tensors": tensors,
     "counts": counts,
     "replay": replay,

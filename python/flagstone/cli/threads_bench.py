@@ -1,8 +1,9 @@
 """`flagstone bench threads` and `producer-consumer`: the C functions, and torch's own allocator where it can run."""
 
 import statistics
-from collections.abc import Callable
-from contextlib import ExitStack
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -13,63 +14,140 @@ from flagstone.errors import FlagstoneError
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
-_Measure = Callable[..., int]
-"""Nanoseconds of what is asked for: `nbytes`, `count` and maybe `threads`."""
 
 _ROUNDS, _QUICK_ROUNDS = 5, 1
+_HANDED_OVER_ROUNDS = 10
 _SIZES = (4 << 10, 16 << 20)
 _THREADS = (1, 2, 4, 8)
+_RANDOM = "100 to 10,000 bytes, a shared table"
+_RANDOM_THREADS, _RANDOM_STEPS = 4, 100_000
+
+
+class _Flagstone:
+    """flagstone's C functions in this process."""
+
+    def __init__(self) -> None:
+        addresses = _core.c_functions()
+        self._functions = addresses["alloc"], addresses["free"]
+
+    def pairs(self, **arguments: int) -> int:
+        return _core.time_pairs(self._functions, **arguments)
+
+    def handed_over(self, **arguments: int) -> int:
+        return _core.time_handed_over(self._functions, **arguments)
+
+    def random_shared(self, **arguments: int) -> int:
+        return _core.time_random_shared(self._functions, **arguments)
+
+    def takes(self) -> int | None:
+        return _core.process_pool().stats().growth_count
+
+
+class _Torch:
+    """torch's own allocator in a process that has it."""
+
+    def __init__(self, contestant: Contestant, simulated: bool) -> None:
+        self._contestant = contestant
+        self._simulated = simulated
+
+    def _ask(self, what: str, arguments: dict[str, int]) -> int:
+        wall_ns, _ = self._contestant.ask(what, **arguments)
+        return int(wall_ns)
+
+    def pairs(self, **arguments: int) -> int:
+        return self._ask("pairs", arguments)
+
+    def handed_over(self, **arguments: int) -> int:
+        return self._ask("handed_over", arguments)
+
+    def random_shared(self, **arguments: int) -> int:
+        return self._ask("random_shared", arguments)
+
+    def takes(self) -> int | None:
+        """None on a real device, whose calls are not counted."""
+        return int(self._contestant.ask("counts").get("cudaMalloc", 0)) if self._simulated else None
+
+
+_Side = _Flagstone | _Torch
 
 
 def threads(quick: bool, say: Say) -> list[Row]:
-    """Time pairs of alloc and free in 1, 2, 4 and 8 threads, each with blocks of its own, on each allocator in turn.
+    """Time pairs of alloc and free in 1, 2, 4 and 8 threads, each with blocks of its own, on each allocator in turn; and
+    blocks of random sizes that 4 threads allocate and free, whoever allocated them.
 
     `scaling` is the pairs per second of all threads together to those of one, the median of the ratios in a round.
+    `driver_takes` says how often memory was taken from the driver, in all rounds.
     """
-    count, rounds = (4_000, _QUICK_ROUNDS) if quick else (400_000, _ROUNDS)
-    with ExitStack() as stack:
-        allocators = _allocators(stack, say, "pairs", _core.time_pairs)
-        times: dict[tuple[int, int, str], list[float]] = {}
-        for _, nbytes, number, (name, measure) in product(range(rounds), _SIZES, _THREADS, allocators.items()):
-            say(f"threads: {size(nbytes)}, threads: {number}, {name}")
-            pairs = count // number
-            nanoseconds = measure(nbytes=nbytes, count=pairs, threads=number) / (pairs * number)
-            times.setdefault((nbytes, number, name), []).append(nanoseconds)
+    count, steps, rounds = (4_000, 1_000, _QUICK_ROUNDS) if quick else (400_000, _RANDOM_STEPS, _ROUNDS)
+    times: dict[tuple[str, int, str], list[float]] = {}
+    takes: dict[tuple[str, int, str], int] = {}
+
+    def measure(case: str, number: int, name: str, side: _Side, timed: Callable[[], int], pairs: float) -> None:
+        say(f"threads: {case}, threads: {number}, {name}")
+        key, before = (case, number, name), side.takes()
+        times.setdefault(key, []).append(timed() / pairs)
+        after = side.takes()
+        if before is not None and after is not None:
+            takes[key] = takes.get(key, 0) + after - before
+
+    with _sides(say) as sides:
+        for _ in range(rounds):
+            for nbytes, number, (name, side) in product(_SIZES, _THREADS, sides.items()):
+                each = count // number
+
+                def own(side: _Side = side, nbytes: int = nbytes, each: int = each, number: int = number) -> int:
+                    return side.pairs(nbytes=nbytes, count=each, threads=number)
+
+                measure(size(nbytes), number, name, side, own, each * number)
+            for name, side in sides.items():
+
+                def shared(side: _Side = side) -> int:
+                    return side.random_shared(count=steps, threads=_RANDOM_THREADS)
+
+                measure(_RANDOM, _RANDOM_THREADS, name, side, shared, steps * _RANDOM_THREADS / 2)
     return [
         {
             "allocator": name,
-            "case": size(nbytes),
+            "case": case,
             "threads": number,
             "ns_per_pair": round(statistics.median(measured), 2),
             "pairs_per_second": round(1e9 / statistics.median(measured)),
-            "scaling": _ratio(times[nbytes, 1, name], measured),
+            **({"scaling": _ratio(times[case, 1, name], measured)} if (case, 1, name) in times else {}),
+            **({"driver_takes": takes[case, number, name]} if (case, number, name) in takes else {}),
         }
-        for (nbytes, number, name), measured in times.items()
+        for (case, number, name), measured in times.items()
     ]
 
 
 def producer_consumer(quick: bool, say: Say) -> list[Row]:
-    """Time blocks that one thread allocates and another frees, on each allocator in turn.
+    """Time blocks that one thread allocates and another frees, on each allocator in turn, and the handing over without
+    any allocator.
 
-    `peak_reserved_bytes` is the most that flagstone held, after the first round and after the last.
+    `peak_reserved_bytes` is the most that flagstone held, after the first of ten rounds and after the last;
+    `driver_takes` says how often memory was taken from the driver after the first.
     """
-    count, rounds = (20_000, 2 * _QUICK_ROUNDS) if quick else (10_000_000, _ROUNDS)
+    count, rounds = (20_000, 2 * _QUICK_ROUNDS) if quick else (10_000_000, _HANDED_OVER_ROUNDS)
     pool = _core.process_pool()
     reserved: list[int] = []
     times: dict[str, list[float]] = {}
+    warm: dict[str, int | None] = {}
+    takes: dict[str, int | None] = {}
     nbytes = _SIZES[0]
-    with ExitStack() as stack:
-        allocators = _allocators(stack, say, "handed_over", _core.time_handed_over)
-        for turn, (name, measure) in product(range(rounds), allocators.items()):
+    with _sides(say) as sides:
+        for turn, (name, side) in product(range(rounds), sides.items()):
             say(f"producer-consumer: {name}, round {turn + 1} of {rounds}")
             # torch's takes microseconds a block.
             blocks = count if name == "flagstone" else count // 10
-            times.setdefault(name, []).append(measure(nbytes=nbytes, count=blocks) / blocks)
+            times.setdefault(name, []).append(side.handed_over(nbytes=nbytes, count=blocks) / blocks)
+            takes[name] = side.takes()
+            warm.setdefault(name, takes[name])
             if name == "flagstone":
                 reserved.append(pool.stats().peak_reserved_bytes)
+    times["none"] = [_core.time_handing_over(count) / count for _ in range(rounds)]
     held = {"peak_reserved_bytes_first": reserved[0], "peak_reserved_bytes": reserved[-1], "blocks": count * rounds}
-    return [
-        {
+    rows = []
+    for name, measured in times.items():
+        row: Row = {
             "allocator": name,
             "case": f"{size(nbytes)}, handed over",
             "threads": 2,
@@ -77,30 +155,24 @@ def producer_consumer(quick: bool, say: Say) -> list[Row]:
             "blocks_per_second": round(1e9 / statistics.median(measured)),
             **(held if name == "flagstone" else {}),
         }
-        for name, measured in times.items()
-    ]
+        before, after = warm.get(name), takes.get(name)
+        rows.append(row if before is None or after is None else {**row, "driver_takes": after - before})
+    return rows
 
 
-def _allocators(stack: ExitStack, say: Say, what: str, measure: Callable[..., int]) -> dict[str, _Measure]:
-    """Return how to measure flagstone's C functions, and torch's own allocator in a process that has it."""
-    addresses = _core.c_functions()
-
-    def flagstone(**arguments: int) -> int:
-        return measure((addresses["alloc"], addresses["free"]), **arguments)
-
-    allocators: dict[str, _Measure] = {"flagstone": flagstone}
+@contextmanager
+def _sides(say: Say) -> Iterator[dict[str, _Side]]:
+    """Give flagstone's C functions, and torch's own allocator where it can run."""
+    simulated = _core.process_pool().backend == "sim"
     try:
-        simulated = _core.process_pool().backend == "sim"
-        contestant = stack.enter_context(Contestant(NATIVE, simulated=simulated))
+        contestant = Contestant(NATIVE, simulated=simulated)
     except FlagstoneError as error:
-        say(f"without torch's own allocator: {error}")
-        return allocators
-
-    def torchs(**arguments: int) -> int:
-        wall_ns, _ = contestant.ask(what, **arguments)
-        return int(wall_ns)
-
-    return {**allocators, NATIVE: torchs}
+        say("")
+        print(f"flagstone: without torch's own allocator: {error}", file=sys.stderr)
+        yield {"flagstone": _Flagstone()}
+        return
+    with contestant:
+        yield {"flagstone": _Flagstone(), NATIVE: _Torch(contestant, simulated)}
 
 
 def _ratio(ones: list[float], measured: list[float]) -> float:

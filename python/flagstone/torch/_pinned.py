@@ -13,6 +13,9 @@ from flagstone._core import PinnedPool
 from flagstone.errors import ForkError
 from flagstone.torch._tree import map_tensors
 
+_STEP = 512 << 10
+"""Tensors of more than two of these, in bytes, get multiples of it: batches differ in size, and where one was the next fits."""
+
 _pools: dict[int, PinnedPool] = {}
 _lock = threading.Lock()
 
@@ -114,12 +117,12 @@ def _made(result: Any) -> list[torch.Tensor]:
 
 def _record(pool: PinnedPool, address: int, device: torch.device) -> None:
     """Note that the current stream of a device may copy from or to a block."""
-    stream = torch.cuda.current_stream(device)
     if device.index == pool.device:
-        pool.record(address, stream.cuda_stream)
+        # The handle alone: the object around it takes as long as a small copy.
+        pool.record(address, torch._C._cuda_getCurrentRawStream(device.index))
     else:
         # The pool's events are its own device's.
-        stream.synchronize()
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _wrap(result: Any, pinned: dict[int, PinnedPool]) -> Any:
@@ -155,7 +158,11 @@ def _pin(tensor: torch.Tensor, pool: PinnedPool) -> torch.Tensor:
         return tensor
     if not is_plain(tensor) or tensor.numel() == 0:
         return tensor.pin_memory()
-    flat = torch.from_dlpack(pool.alloc(tensor.nbytes)).view(tensor.dtype)
+    nbytes = tensor.nbytes
+    if nbytes > 2 * _STEP:
+        nbytes = (nbytes + _STEP - 1) // _STEP * _STEP
+    # The capsule, since torch asks a buffer several questions that have one answer here.
+    flat = torch.from_dlpack(pool.alloc(nbytes).__dlpack__()).view(tensor.dtype)
     strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
     pinned = flat.as_strided(tensor.shape, strides)
     if strides == tensor.stride():

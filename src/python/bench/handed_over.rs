@@ -1,6 +1,6 @@
 //! Times blocks that one thread allocates and another frees.
 
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,14 +17,18 @@ const WAITING: usize = 2;
 pub fn handed_over(allocator: impl Allocator, size: usize, count: u64) -> Option<Duration> {
     let start = Instant::now();
     thread::scope(|scope| {
-        let (batches, received) = sync_channel::<Vec<Block>>(WAITING);
-        scope.spawn(move || received.iter().flatten().for_each(|block| allocator.free(block)));
+        let (batches, received) = sync_channel(WAITING);
+        scope.spawn(move || {
+            while let Some(blocks) = receive(&received) {
+                blocks.into_iter().for_each(|block| allocator.free(block));
+            }
+        });
         let mut left = count;
         while left > 0 {
             let batch = left.min(BATCH);
             let blocks: Vec<Block> = (0..batch).map_while(|_| allocator.alloc(size)).collect();
             let complete = blocks.len() as u64 == batch;
-            batches.send(blocks).ok()?;
+            send(&batches, blocks)?;
             if !complete {
                 return None;
             }
@@ -33,4 +37,27 @@ pub fn handed_over(allocator: impl Allocator, size: usize, count: u64) -> Option
         Some(())
     })?;
     Some(start.elapsed())
+}
+
+/// Waits for room without sleeping: to wake a thread up takes as long as a hundred blocks.
+fn send(batches: &SyncSender<Vec<Block>>, mut blocks: Vec<Block>) -> Option<()> {
+    loop {
+        match batches.try_send(blocks) {
+            Ok(()) => return Some(()),
+            Err(TrySendError::Full(back)) => blocks = back,
+            Err(TrySendError::Disconnected(_)) => return None,
+        }
+        thread::yield_now();
+    }
+}
+
+/// The next batch, waited for in the same way; None after the last.
+fn receive(batches: &Receiver<Vec<Block>>) -> Option<Vec<Block>> {
+    loop {
+        match batches.try_recv() {
+            Ok(blocks) => return Some(blocks),
+            Err(TryRecvError::Empty) => thread::yield_now(),
+            Err(TryRecvError::Disconnected) => return None,
+        }
+    }
 }

@@ -13,7 +13,7 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use allocator::{Functions, Object};
+use allocator::{Functions, Nothing, Object};
 
 use crate::driver::Driver;
 use crate::driver::cuda::Cuda;
@@ -101,6 +101,42 @@ pub fn time_object_handed_over(
 ) -> PyResult<u64> {
     let object = object(this, methods)?;
     nanoseconds(py.detach(|| handed_over::handed_over(object, nbytes, count)))
+}
+
+/// Nanoseconds of `count` steps in each of `threads` threads, which allocate 100 to 10,000 bytes or free any block of a table that
+/// all share. All is freed at the end.
+#[pyfunction]
+#[pyo3(signature = (functions, count, *, threads, device = 0, stream = 0))]
+pub fn time_random_shared(
+    py: Python<'_>,
+    functions: (usize, usize),
+    count: u64,
+    threads: usize,
+    device: i32,
+    stream: usize,
+) -> PyResult<u64> {
+    let allocator = allocator(functions, device, stream)?;
+    nanoseconds(py.detach(|| random::random_shared(allocator, count, threads)))
+}
+
+/// As `time_random_shared`, of a C++ object as for `time_object_pairs`.
+#[pyfunction]
+#[pyo3(signature = (this, methods, count, *, threads))]
+pub fn time_object_random_shared(
+    py: Python<'_>,
+    this: usize,
+    methods: (usize, usize),
+    count: u64,
+    threads: usize,
+) -> PyResult<u64> {
+    let object = object(this, methods)?;
+    nanoseconds(py.detach(|| random::random_shared(object, count, threads)))
+}
+
+/// As `time_handed_over` without an allocator: what handing over takes by itself.
+#[pyfunction]
+pub fn time_handing_over(py: Python<'_>, count: u64) -> PyResult<u64> {
+    nanoseconds(py.detach(|| handed_over::handed_over(Nothing, 1, count)))
 }
 
 /// The addresses of an alloc and a free for torch that pass each call on to `cudaMalloc` and `cudaFree`, given by address.

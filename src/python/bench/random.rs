@@ -2,10 +2,14 @@
 //!
 //! The sequence is that of RMM's `random_allocations.cpp` compiled with libstdc++: `minstd_rand0` seeded with 1, read
 //! through `uniform_int_distribution`. Blocks that are live at the end are freed outside the clock.
+//!
+//! And what one of its users reported as a race: threads that allocate and free random blocks of one table.
 
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use super::allocator::Allocator;
+use super::allocator::{Allocator, Block};
 
 /// Live bytes stay below this.
 const MAX_LIVE: u64 = 16_000 << 20;
@@ -57,6 +61,51 @@ pub fn random(allocator: impl Allocator, count: usize, most_mib: u64) -> Run {
         failures,
         peak_live,
     }
+}
+
+/// `count` steps in each of `threads` threads, half of which allocate 100 to 10,000 bytes, while the others free any block of a
+/// table that all share. The time is that from the first start to the last end; blocks that are left are freed outside it.
+///
+/// None where an allocation failed.
+pub fn random_shared(allocator: impl Allocator, count: u64, threads: usize) -> Option<Duration> {
+    let table: Mutex<Vec<Block>> = Mutex::default();
+    let lock = || table.lock().unwrap_or_else(PoisonError::into_inner);
+    let barrier = Barrier::new(threads);
+    let run = |seed: usize| {
+        let mut engine = Minstd(seed as u64 + 1);
+        barrier.wait();
+        let start = Instant::now();
+        let mut complete = true;
+        for _ in 0..count {
+            if engine.uniform(0, 1) == 0 {
+                let size = engine.uniform(100, 10_000) as usize;
+                match allocator.alloc(size) {
+                    Some(block) => lock().push(block),
+                    None => complete = false,
+                }
+                continue;
+            }
+            let taken = {
+                let mut blocks = lock();
+                let place = engine.next() as usize % blocks.len().max(1);
+                (place < blocks.len()).then(|| blocks.swap_remove(place))
+            };
+            if let Some(block) = taken {
+                allocator.free(block);
+            }
+        }
+        complete.then(|| (start, Instant::now()))
+    };
+    let spans: Vec<Option<(Instant, Instant)>> = thread::scope(|scope| {
+        let run = &run;
+        let workers: Vec<_> = (0..threads).map(|seed| scope.spawn(move || run(seed))).collect();
+        workers.into_iter().map(|worker| worker.join().ok().flatten()).collect()
+    });
+    lock().drain(..).for_each(|block| allocator.free(block));
+    let spans = spans.into_iter().collect::<Option<Vec<_>>>()?;
+    let start = spans.iter().map(|(start, _)| *start).min()?;
+    let end = spans.iter().map(|(_, end)| *end).max()?;
+    Some(end - start)
 }
 
 /// `std::minstd_rand0`: gives 1 to 2^31 - 2.

@@ -208,20 +208,3 @@ fn what_others_free_is_taken_once_by_the_owner_or_a_taker() {
         shared.assert_once(2, [held, taker.join().unwrap()]);
     });
 }
-
-#[test]
-fn an_empty_list_has_room() {
-    let small = || {
-        let mut shared = Shared::new(2, SMALL);
-        shared.cache.remote_bound = size_class::UNIT;
-        shared
-    };
-    let other = |shared: &Shared| assert!(shared.push_remote(1));
-    meet(small, other, Shared::take_remote, |shared, (), taken| {
-        if taken.is_empty() {
-            assert_eq!(shared.take_remote(), [1]);
-        }
-        // Whatever the number of bytes was left at.
-        assert!(shared.push_remote(2));
-    });
-}
