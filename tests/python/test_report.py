@@ -73,6 +73,14 @@ def test_a_trace_becomes_a_page(child, tmp_path):
     assert "flagstone, growth:16MiB" in ran.stdout
 
 
+def test_a_place_that_cannot_be_written_is_known_before_the_work(child, tmp_path):
+    for place in (tmp_path, tmp_path / "none" / "page.html"):
+        ran = child("-m", "flagstone", "report", str(tmp_path / "no.pickle"), "-o", str(place))
+        assert ran.returncode == 1
+        assert ran.stderr.startswith(f"flagstone: {place}: ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_history_is_shown_as_it_was(snapshot):
     page, summary = build(snapshot)
     assert summary["placed_by"] == "flagstone"
