@@ -276,6 +276,21 @@ def test_a_place_is_the_innermost_of_the_program_itself(snapshot, browse):
 
 
 @needs_chromium
+def test_a_tap_on_the_map_says_whose_a_block_is(snapshot, browse):
+    page, _ = build(snapshot)
+    answer = browse(
+        page,
+        """
+        const box = document.querySelector("#map canvas").getBoundingClientRect();
+        const place = { clientX: box.left + 2, clientY: box.top + 2, bubbles: true };
+        document.querySelector("#map canvas").dispatchEvent(new PointerEvent("pointerdown", place));
+        return document.getElementById("block-text").textContent;
+        """,
+    )
+    assert re.fullmatch(r"0x[0-9a-f]+: [\d.]+ MiB, live, \w+ \(python/test_report\.py:\d+\)", answer)
+
+
+@needs_chromium
 def test_tables_sort_and_filter(browse):
     page, _ = build(TRACE)
     answer = browse(
