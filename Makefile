@@ -119,7 +119,8 @@ valgrind: build  ## Random calls of the C functions under valgrind
 	.ci/valgrind.sh $(BIN)/python
 
 .PHONY: proof
-proof: loom mutants faults fuzz sanitize valgrind soak  ## Everything that looks for faults in memory safety and concurrency
+proof:  ## Everything that looks for faults in memory safety and concurrency: loom, mutants, faults, fuzz, sanitize, valgrind, soak
+	.ci/proof
 
 .PHONY: lint
 lint: lint-rust lint-python lint-extension lint-dependencies lint-workflows  ## All checks that need no test run

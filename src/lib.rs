@@ -27,6 +27,15 @@ mod pool;
 mod python;
 #[cfg(not(loom))]
 pub mod registry;
+// In a model there is no Python and no device: of these there is what its threads meet in.
+#[cfg(loom)]
+mod python {
+    mod exports;
+}
+#[cfg(loom)]
+mod registry {
+    mod slot;
+}
 mod stream;
 mod thread;
 

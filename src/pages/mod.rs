@@ -4,6 +4,7 @@
 //! - `reserved` = bytes of all mapped handles + of all spare handles + of all slabs;
 //! - `reserved` is at most the limit that was in force when it last grew.
 
+mod account;
 mod choice;
 mod driver_pool;
 
@@ -13,6 +14,7 @@ use crate::arena::Mapping;
 use crate::driver::{DevicePtr, Driver, DriverError, DriverResult, Handle, Properties, Stream};
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Mutex, lock};
+use account::Account;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// No limit but the device.
@@ -79,8 +81,7 @@ pub(crate) struct Taken {
 
 /// The page layer of one pool.
 pub(crate) struct Pages {
-    reserved: AtomicU64,
-    peak: AtomicU64,
+    reserved: Account,
     limit: AtomicU64,
     /// What the device has: the most whatever the limit says.
     capacity: u64,
@@ -114,8 +115,7 @@ impl Pages {
         driver_pool: Option<DriverPool>,
     ) -> Self {
         Self {
-            reserved: AtomicU64::new(0),
-            peak: AtomicU64::new(0),
+            reserved: Account::default(),
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
             capacity: properties.total_bytes,
             headroom,
@@ -135,21 +135,21 @@ impl Pages {
     }
 
     pub(crate) fn reserved(&self) -> u64 {
-        // Relaxed, as everywhere here: numbers only.
-        self.reserved.load(Relaxed)
+        self.reserved.held()
     }
 
     pub(crate) fn peak(&self) -> u64 {
-        self.peak.load(Relaxed)
+        self.reserved.peak()
     }
 
     pub(crate) fn reset_peak(&self) {
-        self.peak.store(self.reserved(), Relaxed);
+        self.reserved.reset_peak();
         self.peak_pieces.store(self.pieces(), Relaxed);
     }
 
     /// Handles and slabs that are held.
     fn pieces(&self) -> u64 {
+        // Relaxed, as everywhere here: numbers only.
         let gives = self.gives.load(Relaxed);
         self.takes.load(Relaxed).saturating_sub(gives)
     }
@@ -224,12 +224,9 @@ impl Pages {
         if self.reserved().saturating_add(bytes) <= limit && self.intrusion(driver, bytes)? > 0 {
             return Err(Refusal::Full);
         }
-        let booked = self.reserved.fetch_update(Relaxed, Relaxed, |reserved| {
-            reserved.checked_add(bytes).filter(|&sum| sum <= limit)
-        });
-        let before = booked.map_err(|_| Refusal::Full)?;
-        let taken = take().inspect_err(|_| self.unbook(bytes))?;
-        self.peak.fetch_max(before + bytes, Relaxed);
+        let sum = self.reserved.book(bytes, limit).ok_or(Refusal::Full)?;
+        let taken = take().inspect_err(|_| self.reserved.unbook(bytes))?;
+        self.reserved.raise_peak(sum);
         self.taken.fetch_add(bytes, Relaxed);
         let takes = self.takes.fetch_add(1, Relaxed) + 1;
         let pieces = takes.saturating_sub(self.gives.load(Relaxed));
@@ -240,11 +237,7 @@ impl Pages {
     /// Counts what was given back to the driver.
     fn given(&self, bytes: u64) {
         self.gives.fetch_add(1, Relaxed);
-        self.unbook(bytes);
-    }
-
-    fn unbook(&self, bytes: u64) {
-        self.reserved.fetch_sub(bytes, Relaxed);
+        self.reserved.unbook(bytes);
     }
 
     /// A slab from the driver, for work of `stream`, which is live now.

@@ -7,7 +7,7 @@ use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX, UNIT};
-use crate::sync::atomic::{AtomicU32, AtomicU64};
+use crate::sync::atomic::{AtomicI32, AtomicU64};
 use crate::sync::{Mutex, lock};
 use crate::thread::{
     Busy, Cache, Count, Counters, Current, Lender, NO_STREAM, OwnCaches, Owners, Sum, Totals, magazines_available,
@@ -124,8 +124,9 @@ fn hand_out(block: &Block, requested: u64) {
 pub(crate) struct Core {
     /// Never used again by another pool.
     pub(crate) number: u64,
-    /// Not 0 while requests have to be looked at one by one: a private pool is being filled, or a history recorded.
-    watched: AtomicU32,
+    /// Not 0 while requests have to be looked at one by one: a private pool is being filled, or a history recorded. Below 0 where
+    /// an end came before its beginning.
+    watched: AtomicI32,
     watching: Mutex<()>,
     pub(crate) metadata: Metadata,
     pub(crate) caches: Append<Cache>,
@@ -153,7 +154,7 @@ impl Core {
         watch_fork();
         Arc::new_cyclic(|me| Self {
             number: NEXT.fetch_add(1, Relaxed),
-            watched: AtomicU32::new(0),
+            watched: AtomicI32::new(0),
             watching: Mutex::default(),
             metadata: Metadata::new(),
             caches: Append::new(Cache::new(0, 0, NO_STREAM, 0)),
@@ -191,22 +192,29 @@ impl Core {
 
     /// From now on no request is a hit, until [`Self::unwatch`]. One that runs beside this may be.
     pub(crate) fn watch(&self) {
-        let _one_at_a_time = lock(&self.watching);
-        // Relaxed, here and below: changed under the lock, and the caller orders its requests after this by itself.
-        self.watched.fetch_add(1, Relaxed);
-        self.own.hide();
+        self.watch_by(1);
     }
 
-    /// Ends what one [`Self::watch`] began.
+    /// Ends what one [`Self::watch`] began, or is about to begin.
     pub(crate) fn unwatch(&self) {
+        self.watch_by(-1);
+    }
+
+    fn watch_by(&self, change: i32) {
         let _one_at_a_time = lock(&self.watching);
-        if self.watched.fetch_sub(1, Relaxed) == 1 {
+        // Relaxed, both: changed under the lock, and the caller orders its requests after this by itself.
+        let watched = self.watched.load(Relaxed) + change;
+        self.watched.store(watched, Relaxed);
+        if watched == 0 {
             self.own.show();
+        } else {
+            self.own.hide();
         }
     }
 
     /// Whether requests are looked at one by one.
     pub(crate) fn is_watched(&self) -> bool {
+        // Relaxed: as above.
         self.watched.load(Relaxed) != 0
     }
 

@@ -18,9 +18,7 @@ impl<D: Driver> Pool<D> {
 
     /// Records nothing any more. What was recorded stays.
     pub fn stop_history(&self) {
-        if self.core.history.stop() {
-            self.core.unwatch();
-        }
+        end(&self.core);
     }
 
     /// Whether a history is being recorded.
@@ -109,6 +107,13 @@ fn begin(core: &Core, most: usize, stacks: bool) {
     });
 }
 
+/// Ends one, if any is recorded.
+fn end(core: &Core) {
+    if core.history.stop() {
+        core.unwatch();
+    }
+}
+
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
@@ -168,5 +173,32 @@ mod models {
                 None => assert_eq!(state(setting, 1), State::Cached),
             },
         );
+    }
+
+    #[test]
+    fn histories_that_begin_and_end_at_once_leave_hits_behind() {
+        fn end(setting: &Setting) {
+            super::end(&setting.core);
+        }
+        fn begin_and_end(setting: &Setting) {
+            start(setting);
+            end(setting);
+        }
+        let pairs: [[fn(&Setting); 2]; 3] = [[start, start], [start, end], [begin_and_end, end]];
+        for [one, other] in pairs {
+            meet(
+                || Setting::one_ready(UNITS),
+                one,
+                other,
+                |setting, (), ()| {
+                    assert_eq!(setting.core.is_watched(), setting.core.history.is_on());
+                    super::end(&setting.core);
+                    assert!(!setting.core.is_watched());
+                    let bytes = u64::from(UNITS) * 512;
+                    let hit = setting.as_owner(|| setting.core.alloc_hit(bytes, Stream::LEGACY).addr());
+                    assert_eq!(hit, Some(setting.blocks[1]));
+                },
+            );
+        }
     }
 }

@@ -3,18 +3,16 @@
 use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::{PyErr, PyResult, Python};
 
 use super::errors;
+use super::exports::{Exports, Held};
 use crate::driver::{DevicePtr, Stream};
 use crate::error::Error;
 use crate::registry::{AnyPool, Memory};
-
-/// The state of a block that was freed; any smaller number counts its exports.
-const FREED: usize = usize::MAX;
 
 /// A pool as Python objects hold it: the last of them gives the memory back, unless the interpreter is ending.
 pub struct PoolRef(Arc<AnyPool>);
@@ -59,7 +57,7 @@ pub struct Block {
     pub ptr: DevicePtr,
     pub nbytes: u64,
     pub stream: Stream,
-    state: AtomicUsize,
+    exports: Exports,
     /// Whether the address of pinned memory went where uses are not recorded.
     handed_out: AtomicBool,
 }
@@ -72,26 +70,21 @@ impl Block {
             ptr,
             nbytes,
             stream: stream.unwrap_or(Stream::LEGACY),
-            state: AtomicUsize::new(0),
+            exports: Exports::default(),
             handed_out: AtomicBool::new(false),
         })
     }
 
     pub fn is_freed(&self) -> bool {
-        // Relaxed: a report only. Whoever acts on the state does so by compare-and-exchange.
-        self.state.load(Ordering::Relaxed) == FREED
+        self.exports.is_freed()
     }
 
     /// Frees the block, ordered on its own stream and on `stream` where one is given.
     pub fn free(&self, py: Python<'_>, stream: Option<Stream>) -> PyResult<()> {
-        // AcqRel: what the exports did before they ended happens before the free, and the free before what comes after.
-        match self
-            .state
-            .compare_exchange(0, FREED, Ordering::AcqRel, Ordering::Acquire)
-        {
-            Ok(_) => {}
-            Err(FREED) => return Err(Error::DoubleFree { addr: self.ptr }.into()),
-            Err(exports) => {
+        match self.exports.end() {
+            Ok(()) => {}
+            Err(Held::Freed) => return Err(Error::DoubleFree { addr: self.ptr }.into()),
+            Err(Held::Exported(exports)) => {
                 return Err(PyBufferError::new_err(format!(
                     "the buffer is exported through DLPack ({exports} times); drop what was made from it before free"
                 )));
@@ -99,8 +92,8 @@ impl Block {
         }
         let freed = py.detach(|| free(&self.pool, self.ptr, self.last_use(stream)));
         freed.map_err(|error| {
-            // The pool kept the block, so it is still ours to free. Release: pairs with the exchange above.
-            self.state.store(0, Ordering::Release);
+            // The pool kept the block, so it is still ours to free.
+            self.exports.go_on();
             PyErr::from(error)
         })
     }
@@ -141,20 +134,17 @@ impl Block {
 
     /// Counts one more user of the memory, until the result is dropped.
     pub fn export(self: &Arc<Self>, py: Python<'_>) -> PyResult<Export> {
-        // Acquire: an export sees the block as `alloc` made it. A freed block stays freed.
-        let counted = self
-            .state
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, |state| state.checked_add(1));
-        if counted.is_err() {
-            return Err(errors::freed_buffer(py, self.ptr));
+        if self.exports.add() {
+            Ok(Export(Arc::clone(self)))
+        } else {
+            Err(errors::freed_buffer(py, self.ptr))
         }
-        Ok(Export(Arc::clone(self)))
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if *self.state.get_mut() != FREED {
+        if !self.is_freed() {
             // Nobody is left to be told; the pool counts a failed free in its statistics.
             let _ = free(&self.pool, self.ptr, self.last_use(None));
         }
@@ -172,8 +162,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
-        // Release: what this use did happens before a free that sees the lower count.
-        self.0.state.fetch_sub(1, Ordering::Release);
+        self.0.exports.remove();
     }
 }
 

@@ -12,6 +12,7 @@ mod callbacks;
 mod dlpack;
 mod ending;
 mod errors;
+mod exports;
 mod history;
 mod info;
 mod pool;

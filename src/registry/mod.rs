@@ -3,5 +3,6 @@
 mod any;
 pub mod held;
 pub mod process;
+mod slot;
 
 pub use any::{AnyPool, Backend, Memory, cuda_devices, devices};

@@ -2,22 +2,21 @@
 //! are freed after the interpreter has ended, and nothing is torn down at exit.
 
 use super::any::{AnyPool, Backend, Memory};
+use super::slot::Slot;
 use crate::config::Config;
 use crate::driver::DevicePtr;
 use crate::error::{ConfigError, Error, Result};
 use crate::pool::Core;
 use crate::sync::lock;
 use std::fmt;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
 /// The most devices that a process can have pools of.
 const DEVICES: usize = 64;
 
-static POOLS: [AtomicPtr<AnyPool>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
+static POOLS: [Slot<AnyPool>; DEVICES] = [const { Slot::empty() }; DEVICES];
 /// The hit path of each of them, for the C functions: one load, and no question which kind of pool it is.
-static CORES: [AtomicPtr<Core>; DEVICES] = [const { AtomicPtr::new(ptr::null_mut()) }; DEVICES];
+static CORES: [Slot<Core>; DEVICES] = [const { Slot::empty() }; DEVICES];
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
 
 /// What the process's pools are made with.
@@ -78,21 +77,13 @@ pub fn pool(device: i32) -> Result<&'static AnyPool> {
 #[inline(always)]
 pub(crate) fn core(device: i32) -> Option<&'static Core> {
     // A negative number is a large one.
-    let slot = CORES.get(device as u32 as usize)?;
-    // Acquire: the core is read through the pointer.
-    let core = slot.load(Ordering::Acquire);
-    // SAFETY: cores live as long as their pools, which are leaked on purpose.
-    unsafe { core.as_ref() }
+    CORES.get(device as u32 as usize)?.get()
 }
 
 /// The pool of a device, if it was made.
 #[inline]
 pub fn existing(device: i32) -> Option<&'static AnyPool> {
-    let slot = POOLS.get(usize::try_from(device).ok()?)?;
-    // Acquire: the pool is read through the pointer.
-    let pool = slot.load(Ordering::Acquire);
-    // SAFETY: pools are leaked on purpose and never freed.
-    (!pool.is_null()).then(|| unsafe { &*pool })
+    POOLS.get(usize::try_from(device).ok()?)?.get()
 }
 
 /// The pool of a device, made if there is none, to be held like any other.
@@ -127,10 +118,7 @@ pub fn owner(addr: DevicePtr, device: i32) -> Option<&'static AnyPool> {
 
 /// In a forked child there are no hits: the slow paths say what is wrong.
 extern "C" fn in_child() {
-    // Relaxed: a single thread runs.
-    CORES
-        .iter()
-        .for_each(|core| core.store(ptr::null_mut(), Ordering::Relaxed));
+    CORES.iter().for_each(Slot::clear);
 }
 
 fn watch_fork() {
@@ -161,14 +149,10 @@ fn open(device: i32) -> Result<&'static AnyPool> {
     };
     let pool = AnyPool::open(Memory::Device, device, settings.backend, settings.config.clone())?;
     *current = Some(settings);
-    let pool = Arc::into_raw(Arc::new(pool));
-    // Release: whoever reads the pointer sees the pool.
-    slot.store(pool.cast_mut(), Ordering::Release);
-    // SAFETY: the count of `into_raw` is never given back.
-    let pool = unsafe { &*pool };
+    // SAFETY: the count of `into_raw` is never given back: pools are leaked on purpose.
+    let pool: &'static AnyPool = unsafe { &*Arc::into_raw(Arc::new(pool)) };
+    slot.set(pool);
     watch_fork();
-    let core: *const Core = pool.core();
-    // Release: as above.
-    CORES[device as usize].store(core.cast_mut(), Ordering::Release);
+    CORES[device as usize].set(pool.core());
     Ok(pool)
 }

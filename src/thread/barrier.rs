@@ -27,17 +27,13 @@ pub(crate) fn available() -> bool {
 }
 
 /// The owner's barrier.
-#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn light() {
     // SeqCst: keeps the compiler from moving our load before our store; `heavy` keeps the processor from it.
+    #[cfg(not(loom))]
     compiler_fence(Ordering::SeqCst);
-}
-
-/// The owner's barrier in a model, which has no other way to say what `heavy` does to this thread.
-#[cfg(loom)]
-pub(crate) fn light() {
-    // SeqCst: orders our store before our load.
+    // A model has no other way to say what `heavy` does to this thread.
+    #[cfg(loom)]
     fence(Ordering::SeqCst);
 }
 
@@ -45,7 +41,97 @@ pub(crate) fn light() {
 pub(crate) fn heavy() {
     // SeqCst: orders our store before our load.
     fence(Ordering::SeqCst);
-    // Cannot fail once it succeeded in `available`: the only errors are of arguments and registration.
     #[cfg(not(loom))]
+    everywhere();
+}
+
+/// A full barrier on every thread of the process that runs.
+fn everywhere() {
+    // Cannot fail once it succeeded in `available`: the only errors are of arguments and registration.
     membarrier(PRIVATE_EXPEDITED);
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::sync::atomic::AtomicU32;
+    use crate::sync::meet;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn of_an_owner_and_a_taker_one_sees_the_other() {
+        type Shared = [AtomicU32; 2];
+        let owner = |[busy, revoked]: &Shared| {
+            busy.store(1, Relaxed);
+            light();
+            revoked.load(Relaxed)
+        };
+        let taker = |[busy, revoked]: &Shared| {
+            revoked.store(1, Relaxed);
+            heavy();
+            busy.load(Relaxed)
+        };
+        meet(Shared::default, owner, taker, |_, revoked, busy| {
+            assert!(revoked == 1 || busy == 1);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! What no model can say: that the kernel's barrier is one for a thread that has none itself. The processor shows it, with the
+    //! standard library's atomics.
+
+    use super::*;
+    use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+    use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence, fence};
+
+    /// On a cache line of its own: a store to it takes its time.
+    #[derive(Default)]
+    #[repr(align(128))]
+    struct Apart(AtomicU64);
+
+    #[test]
+    fn the_kernels_barrier_is_one_for_every_thread() {
+        assert!(available(), "the kernel has no membarrier, and so a pool no magazines");
+        let [busy, revoked, rounds] = [(); 3].map(|()| Apart::default());
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    busy.0.store(1, Relaxed);
+                    compiler_fence(Ordering::SeqCst);
+                    if revoked.0.load(Acquire) == 0 {
+                        rounds.0.store(rounds.0.load(Relaxed) + 1, Relaxed);
+                    }
+                    busy.0.store(0, Release);
+                }
+            });
+            let (mut last, mut meetings) = (0, 0);
+            // Without the barrier some hundred meetings are enough on a machine with two processors; on one with a single one
+            // there is nothing to be seen.
+            for _ in 0..2_000_000 {
+                revoked.0.store(1, Relaxed);
+                fence(Ordering::SeqCst);
+                everywhere();
+                if busy.0.load(Acquire) == 0 {
+                    let before = rounds.0.load(Relaxed);
+                    if !(0..100).all(|_| rounds.0.load(Relaxed) == before) {
+                        stop.store(true, Relaxed);
+                        panic!("the owner and the taker were in their sections at once");
+                    }
+                    meetings += u32::from(before != last);
+                    last = before;
+                }
+                revoked.0.store(0, Release);
+                if meetings == 2000 {
+                    break;
+                }
+                for _ in 0..20 {
+                    std::hint::spin_loop();
+                }
+            }
+            stop.store(true, Relaxed);
+        });
+    }
 }

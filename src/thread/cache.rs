@@ -82,9 +82,10 @@ impl Stock {
     /// Puts a block into one of its magazines, if there is room.
     #[inline(always)]
     fn put(&self, magazine: &Magazine, block: &Block, units: u32) -> bool {
+        // Acquire: as in `enter_for`. Read before what is held, which a taker that has finished changed.
+        let bound = self.bound.load(Acquire);
         let held = self.held.load(Relaxed) + size_class::bytes(units);
-        // Acquire: as in `enter_for`.
-        if held > self.bound.load(Acquire) {
+        if held > bound {
             return false;
         }
         block.set_next(magazine.0.load(Relaxed));
@@ -250,8 +251,8 @@ impl Cache {
 
     /// Makes it nobody's.
     pub(crate) fn release(&self) {
-        // Release: the next owner sees the cache as we left it.
-        self.thread.store(0, Release);
+        // Relaxed: what hands the cache to its next owner orders what we did before what that one does.
+        self.thread.store(0, Relaxed);
     }
 
     /// Begins the owner's section, before it looks whether the magazines are revoked.
@@ -384,8 +385,13 @@ impl Cache {
         for _ in 0..PATIENCE {
             // Acquire: the magazines as the owner left them.
             if self.own.busy.load(Acquire) == 0 {
-                chain = self.unload(chain);
-                break;
+                // An owner that was in `keep_large` as we revoked may have set this bound after us. It does so once: from now
+                // on it sees that they are revoked.
+                if self.own.big.bound.load(Relaxed) == 0 {
+                    chain = self.unload(chain);
+                    break;
+                }
+                self.revoke();
             }
             yield_now();
         }
@@ -538,152 +544,4 @@ mod tests {
 }
 
 #[cfg(all(test, loom))]
-mod models {
-    //! The owner's fence is a real one here, as the taker's: what `membarrier` does to the owner's side is a fence there at
-    //! some moment, and a model can say no more of it.
-
-    use super::*;
-    use crate::freelist::Links;
-    use crate::metadata::State;
-    use crate::sync::{meet, model};
-    use loom::sync::Arc;
-    use loom::thread;
-
-    /// The cache is dropped before the records.
-    struct Shared {
-        cache: Cache,
-        blocks: Blocks,
-    }
-
-    impl Shared {
-        /// A cache, and blocks of one unit, 1 and 2 and so on, in nobody's hands.
-        fn new(count: u32) -> Self {
-            let (cache, blocks) = (Cache::new(1, 1, 0, 1 << 20), Blocks::new());
-            assert_eq!(blocks.take(count), 1);
-            for index in 1..=count {
-                let block = blocks.get(index);
-                block.set_index(index);
-                block.units.store(1, Relaxed);
-                block.set_state(State::Cached);
-            }
-            Self { cache, blocks }
-        }
-
-        /// As [`Self::new`], with block 1 in the magazine.
-        fn with_one(count: u32) -> Self {
-            let shared = Self::new(count);
-            assert!(shared.push(1));
-            shared
-        }
-
-        fn push(&self, index: u32) -> bool {
-            let block = self.blocks.get(index);
-            // SAFETY: the cache is dropped before the records.
-            unsafe { self.cache.push(block, block.units()) }
-        }
-
-        fn pop(&self) -> Option<u32> {
-            self.cache.enter()?.pop_small(1).map(Block::index)
-        }
-
-        /// A free by another thread, which notes something in the record before.
-        fn push_remote(&self, index: u32) -> bool {
-            let block = self.blocks.get(index);
-            block.addr.store(index.into(), Relaxed);
-            self.cache.push_remote(&self.blocks, block)
-        }
-
-        fn take_remote(&self) -> Vec<u32> {
-            let taken = self.chain(self.cache.take_remote());
-            let noted = |&index: &u32| self.blocks.get(index).addr() == u64::from(index);
-            assert!(taken.iter().all(noted), "a block came before what was written to it");
-            taken
-        }
-
-        /// The indices of a chain.
-        fn chain(&self, first: u32) -> Vec<u32> {
-            let mut all = Vec::new();
-            let mut index = first;
-            while index != 0 {
-                all.push(index);
-                index = self.blocks.link(index).load(Relaxed);
-            }
-            all
-        }
-
-        fn take_anyone(&self) -> Vec<u32> {
-            self.chain(self.cache.take_anyone())
-        }
-
-        /// Each of the blocks 1 to `count` is in one of these hands or still in the cache, now that all are quiet.
-        fn assert_once(&self, count: u32, hands: [Vec<u32>; 2]) {
-            let mut all = hands.concat();
-            all.extend(self.chain(self.cache.take_own()));
-            all.extend(self.take_remote());
-            all.sort_unstable();
-            assert!(all.iter().copied().eq(1..=count), "{all:?}");
-            assert_eq!(self.cache.held(), 0);
-        }
-    }
-
-    #[test]
-    fn the_owner_and_a_taker_have_the_magazines_in_turn() {
-        let owner = |shared: &Shared| {
-            let mut held: Vec<u32> = shared.pop().into_iter().chain([2]).collect();
-            held.retain(|&index| !shared.push(index));
-            held.extend(shared.pop());
-            held
-        };
-        meet(
-            || Shared::with_one(2),
-            owner,
-            Shared::take_anyone,
-            |shared, held, taken| {
-                shared.assert_once(2, [held, taken]);
-            },
-        );
-    }
-
-    #[test]
-    fn the_owner_works_on_with_what_a_taker_left() {
-        let owner = |shared: &Shared| -> Vec<u32> {
-            if shared.push(1) {
-                shared.pop().into_iter().collect()
-            } else {
-                vec![1]
-            }
-        };
-        let taker = |shared: &Shared| [shared.take_anyone(), shared.take_anyone()].concat();
-        meet(
-            || Shared::new(1),
-            owner,
-            taker,
-            |shared, held, taken| shared.assert_once(1, [held, taken]),
-        );
-    }
-
-    #[test]
-    fn a_magazine_and_the_remote_list_meet_in_the_owner() {
-        let owner = |shared: &Shared| shared.pop().into_iter().chain(shared.take_remote()).collect();
-        let other = |shared: &Shared| assert!(shared.push_remote(2));
-        meet(
-            || Shared::with_one(2),
-            owner,
-            other,
-            |shared, held, ()| shared.assert_once(2, [held, Vec::new()]),
-        );
-    }
-
-    #[test]
-    fn what_others_free_is_taken_once_by_the_owner_or_a_taker() {
-        model(|| {
-            let shared = Arc::new(Shared::with_one(2));
-            let (freer, taker) = (shared.clone(), shared.clone());
-            let freer = thread::spawn(move || assert!(freer.push_remote(2)));
-            let taker = thread::spawn(move || taker.take_anyone());
-            let held = shared.take_remote().into_iter().chain(shared.pop()).collect();
-            freer.join().unwrap();
-            shared.assert_once(2, [held, taker.join().unwrap()]);
-        });
-    }
-}
+mod models;

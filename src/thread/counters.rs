@@ -666,3 +666,6 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

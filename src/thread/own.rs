@@ -45,22 +45,20 @@ impl OwnCaches {
 
     /// Lets [`Self::enter`] find nothing, until [`Self::show`].
     pub(crate) fn hide(&self) {
-        // Relaxed: there is nothing to be seen through it.
+        // Relaxed, here and below: both arrays were there before the table was.
         self.shown.store(Arc::as_ptr(&self.none).cast_mut(), Relaxed);
     }
 
     /// Lets [`Self::enter`] find what it remembers.
     pub(crate) fn show(&self) {
-        // Release: the entries are read through it.
-        self.shown.store(Arc::as_ptr(&self.entries).cast_mut(), Release);
+        self.shown.store(Arc::as_ptr(&self.entries).cast_mut(), Relaxed);
     }
 
     /// The section of the calling thread's cache for a default stream's handle, if it is the one that it used last.
     #[inline(always)]
     pub(crate) fn enter(&self, stream: usize) -> Option<Busy<'_>> {
-        // Acquire: see `show`.
         // SAFETY: entries of our own, which stay where they are.
-        let shown = unsafe { &*self.shown.load(Acquire) };
+        let shown = unsafe { &*self.shown.load(Relaxed) };
         let (token, place) = (token(), place(token()));
         let first = cache(&shown[place])?;
         if let Some(busy) = first.enter_for(token, stream) {

@@ -2,24 +2,27 @@
 
     python tests/mutants/run.py [TEXT ...]
 
-One fault at a time is made in a copy of the tree. With TEXTs only those whose file or model has one of them in its
-name. Fails where a fault goes unnoticed, where its text is not there (once, outside tests), or where the copy does not
-compile.
+One fault at a time is made in a copy of the tree; there is a copy for each of the machine's processors, up to four. With
+TEXTs only those faults whose file or model has one of them in its name. Fails where a fault goes unnoticed, where its text
+is not there (once, outside tests), or where the copy does not compile.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
-TREE = TARGET / "tree"
-BUILD = ["cargo", "test", "--locked", "--lib", "--no-run", "--target-dir", str(TARGET)]
+FOLDER = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
+COPIES = min(len(os.sched_getaffinity(0)), 4)
+BUILD = ["cargo", "test", "--locked", "--lib", "--no-run", "--target-dir", "../target"]
 # In seconds: what a model may take, with a fault in it or without.
 PATIENCE = 120
 
@@ -54,70 +57,104 @@ def mutate(mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new, 1)
 
 
-def copy_tree() -> None:
-    """Brings the copy up to date. What has not changed keeps its time, so that it is not built again."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listed.split("\0")):
-        source, copy = ROOT / name, TREE / name
-        if source.is_file():
-            contents = source.read_bytes()
-            if not copy.is_file() or copy.read_bytes() != contents:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                copy.write_bytes(contents)
+class Copy:
+    """A copy of the tree, and what was built of it beside it."""
 
+    def __init__(self, number: int) -> None:
+        self.tree = FOLDER / str(number) / "tree"
+        self.target = FOLDER / str(number) / "target"
 
-def build() -> str:
-    """Builds the models of the copy; where they are."""
-    environment = os.environ | {"RUSTFLAGS": "--cfg loom -A warnings", "CARGO_PROFILE_DEV_DEBUG": "0"}
-    built = subprocess.run(BUILD, cwd=TREE, env=environment, check=False, capture_output=True, text=True)
-    found = re.search(r"Executable .*\((.*)\)", built.stderr)
-    if built.returncode or not found:
-        sys.exit(f"the copy does not compile:\n{built.stderr}")
-    return str(TREE / found[1])
+    def update(self) -> None:
+        """Brings the copy up to date. What has not changed keeps its time, so that it is not built again."""
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+        for name in filter(None, listed.split("\0")):
+            source, copy = ROOT / name, self.tree / name
+            if source.is_file():
+                contents = source.read_bytes()
+                if not copy.is_file() or copy.read_bytes() != contents:
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy.write_bytes(contents)
+
+    def build(self) -> str:
+        """Builds the models; where they are."""
+        environment = os.environ | {"RUSTFLAGS": "--cfg loom -A warnings", "CARGO_PROFILE_DEV_DEBUG": "0"}
+        built = subprocess.run(BUILD, cwd=self.tree, env=environment, check=False, capture_output=True, text=True)
+        found = re.search(r"Executable .*\((.*)\)", built.stderr)
+        if built.returncode or not found:
+            raise RuntimeError(f"the copy does not compile:\n{built.stderr}")
+        return str(self.tree / found[1])
+
+    def notices(self, mutant: Mutant) -> bool:
+        """Whether the fault makes one of its models fail."""
+        file = self.tree / mutant.file
+        sound = file.read_text()
+        file.write_text(mutate(mutant))
+        try:
+            return not passes(self.build(), mutant.model)
+        finally:
+            file.write_text(sound)
 
 
 def passes(models: str, name: str) -> bool:
     """Whether the models whose path begins with `name` hold."""
+    environment = os.environ | {"RUST_BACKTRACE": "0"}
+    command = [models, name]
     try:
-        ran = subprocess.run([models, name], check=False, capture_output=True, text=True, timeout=PATIENCE)
+        ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
-        sys.exit(f"{name} did not end in {PATIENCE} seconds")
+        raise RuntimeError(f"{name} did not end in {PATIENCE} seconds") from None
     if "running 0 tests" in ran.stdout:
-        sys.exit(f"there is no model {name}")
+        raise RuntimeError(f"there is no model {name}")
     return ran.returncode == 0
 
 
 def main(wanted: list[str]) -> int:
     mutants = read_list((ROOT / "tests/mutants/list.txt").read_text())
     mutants = [mutant for mutant in mutants if not wanted or any(text in mutant.file + mutant.model for text in wanted)]
-    copy_tree()
-    models = build()
-    for name in sorted({mutant.model for mutant in mutants}):
-        if not passes(models, name):
-            sys.exit(f"{name} fails without a fault")
-    killed: Counter[str] = Counter()
-    survivors = []
-    for mutant in mutants:
-        start = time.monotonic()
-        copy = TREE / mutant.file
-        sound = copy.read_text()
-        copy.write_text(mutate(mutant))
+    first, *others = copies = [Copy(number) for number in range(COPIES)]
+    for copy in copies:
+        copy.update()
+    models = first.build()
+    for copy in others:
+        if not copy.target.exists():
+            # The libraries that all need are not built again.
+            shutil.copytree(first.target, copy.target)
+    free: SimpleQueue[Copy] = SimpleQueue()
+    for copy in copies:
+        free.put(copy)
+
+    def sound(name: str) -> bool:
+        return passes(models, name)
+
+    def noticed(mutant: Mutant) -> bool:
+        copy = free.get()
         try:
-            noticed = not passes(build(), mutant.model)
+            start = time.monotonic()
+            noticed = copy.notices(mutant)
         finally:
-            copy.write_text(sound)
+            free.put(copy)
         result = "killed  " if noticed else "SURVIVED"
         print(f"{time.monotonic() - start:5.1f} s  {result}  {mutant.file}: {mutant.new}", flush=True)
-        killed[mutant.file] += noticed
-        if not noticed:
-            survivors.append(mutant)
+        return noticed
+
+    with ThreadPoolExecutor(COPIES) as workers:
+        names = sorted({mutant.model for mutant in mutants})
+        for name, holds in zip(names, workers.map(sound, names), strict=True):
+            if not holds:
+                sys.exit(f"{name} fails without a fault")
+        results = list(workers.map(noticed, mutants))
+    killed = Counter(mutant.file for mutant, noticed in zip(mutants, results, strict=True) if noticed)
     for file, count in sorted(killed.items()):
         print(f"{count:5} killed  {file}")
     print(f"{killed.total()} of {len(mutants)} faults were noticed")
+    survivors = [mutant for mutant, noticed in zip(mutants, results, strict=True) if not noticed]
     for mutant in survivors:
         print(f"{mutant.model} does not notice, in {mutant.file}:\n- {mutant.old}\n+ {mutant.new}")
     return 1 if survivors or not mutants else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RuntimeError as error:
+        sys.exit(str(error))

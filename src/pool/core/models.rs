@@ -156,6 +156,7 @@ fn a_thread_that_ends_and_a_drain_take_each_block_once() {
         Setting::take_magazines,
         |setting, (), ()| {
             assert!(setting.free_from_elsewhere(0), "it outlived its thread");
+            assert!(!setting.cache().has_remote(), "nobody would look there");
             setting.assert_whole();
         },
     );
@@ -299,4 +300,54 @@ fn a_list_that_all_share_gives_each_block_once() {
             setting.assert_whole();
         },
     );
+}
+
+#[test]
+fn requests_are_hits_again_when_nobody_watches() {
+    fn watch(setting: &Setting) {
+        setting.core.watch();
+        let hit = setting.as_owner(|| setting.hit(HALF));
+        assert_eq!(hit, None, "a hit beside somebody who watches");
+        setting.core.unwatch();
+    }
+    meet(
+        || Setting::one_ready(HALF),
+        watch,
+        watch,
+        |setting, (), ()| {
+            assert!(!setting.core.is_watched());
+            assert_eq!(setting.as_owner(|| setting.hit(HALF)), Some(setting.blocks[1]));
+        },
+    );
+}
+
+#[test]
+fn an_end_before_its_beginning_leaves_nobody_watching() {
+    meet(
+        || Setting::one_ready(HALF),
+        |setting| setting.core.watch(),
+        |setting| setting.core.unwatch(),
+        |setting, (), ()| {
+            assert!(!setting.core.is_watched());
+            assert_eq!(setting.as_owner(|| setting.hit(HALF)), Some(setting.blocks[1]));
+        },
+    );
+}
+
+#[test]
+fn a_forked_child_knows_that_it_is_one_and_owns_no_caches() {
+    watch_fork();
+    assert!(Current::with(|_| ()).is_some());
+    // SAFETY: the child reads what is its own, and ends without a destructor.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let told = forked() && Current::with(|_| ()).is_none();
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!told)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is a variable of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(!forked(), "the parent is none");
 }
