@@ -8,6 +8,7 @@ Example:
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import tempfile
@@ -161,6 +162,9 @@ def memory_calls(report: dict[str, Any]) -> int:
 
 def main() -> int:
     """Measure, and write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where figures have changed")
+    check = parser.parse_args().check
     tables = {"training": memory(TRAINING), "reserving": memory(RESERVING), "waiting": waiting()}
     stale = []
     for path in sorted(DOCS.glob("*.md")):
@@ -169,10 +173,10 @@ def main() -> int:
             new = re.sub(rf"(<!-- figures: {name} -->\n\n)(?:\|.*\n)*", rf"\g<1>{table}\n", new)
         if new != old:
             stale.append(path.name)
-            if "--check" not in sys.argv:
+            if not check:
                 path.write_text(new)
     print(f"{', '.join(stale) or 'no page'}: figures have changed")
-    return 1 if stale and "--check" in sys.argv else 0
+    return 1 if stale and check else 0
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ class MemoryResource(cuda.core.MemoryResource):
     """Allocates `cuda.core.Buffer`s from a pool, in stream order."""
 
     def __init__(self, pool: Pool) -> None:
-        """Allocate from `pool`, which lives as long as the resource."""
+        """Allocate from `pool`, which lives as long as the resource; `TypeError` for what is no pool of a device."""
+        if not isinstance(pool, Pool):
+            raise TypeError(f"a resource is over a flagstone.Pool, not {type(pool).__name__}")
         self._pool = pool
 
     def allocate(self, size: int, *, stream: Any) -> "cuda.core.Buffer":

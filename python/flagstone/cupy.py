@@ -16,7 +16,10 @@ __all__ = ["allocator", "install"]
 
 
 def install(*, backend: Backend = "cuda", **settings: object) -> None:
-    """Make CuPy allocate device memory from flagstone's pools. `settings` are the keyword arguments of `Pool`."""
+    """Make CuPy allocate device memory from flagstone's pools. `settings` are the keyword arguments of `Pool`.
+
+    Without any those stay in force that another library was installed with. `ConfigError` where they differ.
+    """
     configure(backend, settings)
     cupy.cuda.set_allocator(allocator)
 

@@ -79,7 +79,10 @@ class _Forget:
 
 
 def install(*, backend: Backend = "cuda", **settings: object) -> None:
-    """Make Numba allocate device memory from flagstone's pools. `settings` are the keyword arguments of `Pool`."""
+    """Make Numba allocate device memory from flagstone's pools. `settings` are the keyword arguments of `Pool`.
+
+    Without any those stay in force that another library was installed with. `ConfigError` where they differ.
+    """
     configure(backend, settings)
     cuda.set_memory_manager(MemoryManager)
 

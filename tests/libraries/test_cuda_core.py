@@ -8,6 +8,7 @@ import simcuda
 from cuda.bindings import driver
 
 import flagstone
+from flagstone.cuda_core import MemoryResource
 
 MIB = 1 << 20
 
@@ -30,6 +31,12 @@ def streams(device):
 
 def number(stream) -> int:
     return int(stream.handle)
+
+
+@pytest.mark.parametrize("pool", [flagstone.PinnedPool(backend="sim"), 0])
+def test_a_resource_is_over_device_memory(pool):
+    with pytest.raises(TypeError, match=r"over a flagstone\.Pool"):
+        MemoryResource(pool)
 
 
 def test_buffers_come_from_the_pool_and_go_back(device, own, streams):

@@ -75,6 +75,22 @@ def test_settings_of_the_process_are_set_once(stand_in):
         adapter.install(backend="sim", limti="1GiB")
 
 
+def test_a_library_without_settings_has_those_of_the_one_before(child):
+    ran = child(
+        "import flagstone\n"
+        "from flagstone._core import process_pool\n"
+        "from flagstone._process import configure\n"
+        "configure('sim', {'limit': '1GiB', 'remap': False, 'cache': None})\n"
+        "configure('sim', {})\n"
+        "assert process_pool().settings == {'limit': str(1 << 30), 'remap': 'off'}, process_pool().settings\n"
+        "for backend, settings in (('cuda', {}), ('sim', {'limit': '2GiB'})):\n"
+        "    try: configure(backend, settings)\n"
+        "    except flagstone.ConfigError: continue\n"
+        "    raise AssertionError((backend, settings))\n"
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
 class Resource:
     """What `cuda.core.MemoryResource` is for its subclasses."""
 

@@ -244,7 +244,7 @@ def test_bench(report, name):
     assert result["machine"]["backend"] == "sim"
     assert result["rows"]
     for row in result["rows"]:
-        assert row["allocator"] in ("flagstone", "torch-native")
+        assert row["allocator"] in ("flagstone", "torch-native", "none")
         assert row["case"]
         assert row["threads"] >= 1
         unit = {"rmm-random": "step", "producer-consumer": "block"}.get(name, "pair")
@@ -254,6 +254,10 @@ def test_bench(report, name):
     if name == "producer-consumer":
         first, last = (result["rows"][0][f"peak_reserved_bytes{when}"] for when in ("_first", ""))
         assert first == last
+        assert result["rows"][0]["driver_takes"] == 0
+        assert "none" in {row["allocator"] for row in result["rows"]}, "the handing over alone"
+    if name == "threads":
+        assert any(row["threads"] == 4 and "a shared table" in row["case"] for row in result["rows"])
 
 
 def test_timing_loops_refuse_what_they_cannot_call():

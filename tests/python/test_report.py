@@ -73,6 +73,14 @@ def test_a_trace_becomes_a_page(child, tmp_path):
     assert "flagstone, growth:16MiB" in ran.stdout
 
 
+def test_a_place_that_cannot_be_written_is_known_before_the_work(child, tmp_path):
+    for place in (tmp_path, tmp_path / "none" / "page.html"):
+        ran = child("-m", "flagstone", "report", str(tmp_path / "no.pickle"), "-o", str(place))
+        assert ran.returncode == 1
+        assert ran.stderr.startswith(f"flagstone: {place}: ")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_history_is_shown_as_it_was(snapshot):
     page, summary = build(snapshot)
     assert summary["placed_by"] == "flagstone"
@@ -227,10 +235,10 @@ def test_the_page_says_who_holds_what(snapshot, browse):
     )
     assert answer["ready"] == "yes"
     assert answer["cards"][:4] == ["132.0 MiB", "132.0 MiB", "1.000", "0 bytes"]
-    assert answer["peak"][0][1:] == ["100.0 MiB", "75.8 %", "0 bytes", "1", "100.0 MiB"]
+    assert answer["peak"][0][1:] == ["100.0 MiB", "0 bytes", "75.8 %", "1", "100.0 MiB"]
     ((holder, *numbers),) = answer["end"]
     assert holder.startswith("allocate_weights (python/test_report.py:")
-    assert numbers == ["32.0 MiB", "100.0 %", "32.0 MiB", "4", "8.00 MiB"]
+    assert numbers == ["32.0 MiB", "32.0 MiB", "100.0 %", "4", "8.00 MiB"]
     assert [row[3] for row in answer["blocks"]] == ["waits for other streams", *["live"] * 4]
     costs = {row[0]: row[1:] for row in answer["costs"]}
     assert costs["freed, waiting for other streams"] == ["16.0 MiB", "0 bytes"]
@@ -265,6 +273,21 @@ def test_a_place_is_the_innermost_of_the_program_itself(snapshot, browse):
         "<listcomp> (models/gpt.py:20)",
     }
     assert f"forward ({torch}:134)\n<listcomp> (/home/me/work/models/gpt.py:20)" in "\n".join(answer["stacks"])
+
+
+@needs_chromium
+def test_a_tap_on_the_map_says_whose_a_block_is(snapshot, browse):
+    page, _ = build(snapshot)
+    answer = browse(
+        page,
+        """
+        const box = document.querySelector("#map canvas").getBoundingClientRect();
+        const place = { clientX: box.left + 2, clientY: box.top + 2, bubbles: true };
+        document.querySelector("#map canvas").dispatchEvent(new PointerEvent("pointerdown", place));
+        return document.getElementById("block-text").textContent;
+        """,
+    )
+    assert re.fullmatch(r"0x[0-9a-f]+: [\d.]+ MiB, live, \w+ \(python/test_report\.py:\d+\)", answer)
 
 
 @needs_chromium

@@ -44,6 +44,10 @@ def test_a_recorded_training_replayed_holds_as_much():
             assert report["errors"] == 0
             assert report["peak_live_bytes"] == recorded.peak_requested_bytes()
             assert report["peak_reserved_bytes"] == pytest.approx(stats.peak_reserved_bytes, rel=0.01)
+        _, page = build(Path(folder) / "run.pickle")
+    assert page["placed_by"] == "flagstone"
+    assert page["peak_live_bytes"] == recorded.peak_requested_bytes()
+    assert page["peak_reserved_bytes"] == stats.peak_reserved_bytes
     assert recorded.peak_reserved_bytes() == stats.peak_reserved_bytes
 
 

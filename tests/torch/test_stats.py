@@ -184,6 +184,21 @@ def test_the_accelerators_functions_agree():
 
 
 @pytest.mark.process(devices=2)
+def test_asking_about_a_device_that_is_not_there_is_an_error_as_with_torch():
+    used(MIB)
+    for device in (-1, 2):
+        for ask in (
+            torch.cuda.memory_allocated,
+            torch.cuda.memory_summary,
+            torch.cuda.reset_peak_memory_stats,
+            torch.cuda.reset_accumulated_memory_stats,
+            torch.accelerator.memory_reserved,
+        ):
+            with pytest.raises(RuntimeError, match="invalid device argument"):
+                ask(device)
+
+
+@pytest.mark.process(devices=2)
 def test_asking_about_a_device_does_not_use_it():
     kept = used(MIB)
     assert torch.cuda.memory_allocated(1) == 0

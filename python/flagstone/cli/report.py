@@ -29,11 +29,13 @@ def run(options: argparse.Namespace) -> None:
     """Write the page and say what is in it."""
     from flagstone.report import build
 
+    output = Path(options.output)
+    _try(output)
     with Progress() as progress:
         page, summary = build(
             options.snapshot, settings=tuple(options.conf), progress=lambda text: progress.say(f"report: {text}")
         )
-    Path(options.output).write_text(page, encoding="utf-8")
+    output.write_text(page, encoding="utf-8")
     if options.json:
         print_json({"page": options.output, **summary})
         return
@@ -41,3 +43,12 @@ def run(options: argparse.Namespace) -> None:
     print(f"{options.output}: {summary['trace']} ({summary['format']}), {summary['events']:,} events")
     print(f"live at most {size(summary['peak_live_bytes'])}, held at most {size(summary['peak_reserved_bytes'])}\n")
     print(table(("replayed with", "held at most", "utilisation"), rows))
+
+
+def _try(path: Path) -> None:
+    """Raise what writing there would: before the work, which can take a while."""
+    was_there = path.exists()
+    with path.open("ab"):
+        pass
+    if not was_there:
+        path.unlink()

@@ -72,8 +72,9 @@ _Side = _Flagstone | _Torch
 
 
 def threads(quick: bool, say: Say) -> list[Row]:
-    """Time pairs of alloc and free in 1, 2, 4 and 8 threads, each with blocks of its own, on each allocator in turn; and
-    blocks of random sizes that 4 threads allocate and free, whoever allocated them.
+    """Time pairs of alloc and free in 1, 2, 4 and 8 threads, each with blocks of its own, on each allocator in turn.
+
+    And blocks of random sizes that 4 threads allocate and free, whoever allocated them: two steps are a pair.
 
     `scaling` is the pairs per second of all threads together to those of one, the median of the ratios in a round.
     `driver_takes` says how often memory was taken from the driver, in all rounds.

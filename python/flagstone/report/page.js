@@ -347,8 +347,8 @@ const showHolders = makeTable(
       wide: true,
     },
     number("bytes", (row) => row.bytes, (row) => bytes(row.bytes)),
-    number("share", (row) => row.bytes, (row) => share(row.bytes, row.all)),
     number("never freed", (row) => row.kept, (row) => bytes(row.kept)),
+    number("share", (row) => row.bytes, (row) => share(row.bytes, row.all)),
     number("blocks", (row) => row.blocks, (row) => count(row.blocks)),
     number("largest", (row) => row.largest, (row) => bytes(row.largest)),
   ],
@@ -500,11 +500,13 @@ function drawMap(state) {
       canvas.setAttribute("aria-label", title.textContent);
       box.append(title, canvas);
       canvas.draw = () => drawRun(canvas, run, perLine, tints);
-      canvas.addEventListener("pointermove", (event) => {
+      const point = (event) => {
         const line = Math.floor(event.offsetY / LINE);
         const at = run.from + (line + event.offsetX / canvas.clientWidth) * perLine;
         element("block-text").textContent = describe(run, at);
-      });
+      };
+      // A finger that taps does not move.
+      for (const what of ["pointermove", "pointerdown"]) canvas.addEventListener(what, point);
       return box;
     }),
   );

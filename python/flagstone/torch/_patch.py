@@ -54,9 +54,18 @@ def _refusal(what: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def _stats_of(device: int) -> Stats:
-    # A device that was not used gets no pool, and no context, for being asked about.
+def _find_pool(device: int) -> _core.Pool | None:
+    """Return a device's pool. One that was not used gets none, and no context, for being asked about."""
     pool = _core.find_process_pool(device)
+    if pool is None and not 0 <= device < torch.cuda.device_count():
+        raise RuntimeError(
+            f"invalid device argument: {device}; there are {torch.cuda.device_count()} devices, from 0 on"
+        )
+    return pool
+
+
+def _stats_of(device: int) -> Stats:
+    pool = _find_pool(device)
     return _NOTHING if pool is None else pool.stats()
 
 
@@ -66,7 +75,7 @@ def _memory_stats(device: int) -> dict[str, Any]:
 
 
 def _reset_peaks(device: int) -> None:
-    pool = _core.find_process_pool(device)
+    pool = _find_pool(device)
     if pool is not None:
         pool.reset_peak()
 

@@ -14,7 +14,7 @@ from flagstone.errors import ForkError
 from flagstone.torch._tree import map_tensors
 
 _STEP = 512 << 10
-"""Tensors of more than two of these, in bytes, get multiples of it: batches differ in size, and where one was the next fits."""
+"""Tensors of more than two of these get multiples of it, in bytes: batches differ, and where one was the next fits."""
 
 _pools: dict[int, PinnedPool] = {}
 _lock = threading.Lock()

@@ -29,8 +29,9 @@ def install(*, patch: bool = True, **settings: object) -> None:
 
     `settings` are the keyword arguments of `flagstone.Pool`, as `limit="20GiB"`. With `patch`, torch's own statistics
     (`torch.cuda.memory_allocated` and its like) answer from the pools; without, they raise. A second call with the same
-    settings does nothing. `ConfigError` if the settings are not valid or others are in force; `FlagstoneError` if this
-    torch has no CUDA or is too old, CUDA is initialised already, or another allocator was installed.
+    settings, or without any, does nothing. `ConfigError` if the settings are not valid or others are in force;
+    `FlagstoneError` if this torch has no CUDA or is too old, CUDA is initialised already, or another allocator was
+    installed.
     """
     global _installed
     need_torch()
