@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # sanitize.sh address | thread: the Rust tests under one of the compiler's sanitizers. That for addresses looks for leaks at each
 # process's end too; that for threads sees the tests in which threads meet.
-# sanitize.sh extension PYTHON: the extension under the sanitizer for addresses, by its Python tests.
+# sanitize.sh extension PYTHON: the extension under the sanitizer for addresses, by its Python tests, on simulated devices and then with the
+# code for real ones on the simulated CUDA.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/need.sh cargo
@@ -29,6 +30,10 @@ case $which in
         mkdir "$out/package"
         cp -r python/flagstone "$out/package"
         cp "$out/$host/debug/libflagstone.so" "$out/package/flagstone/_core.abi3.so"
+        # The simulated CUDA itself is built as it always is.
+        env -u RUSTFLAGS -u RUSTC_BOOTSTRAP cargo build --locked --quiet --package simcuda --target-dir "$out"
+        mkdir "$out/package/simcuda"
+        cp "$out/debug/libsimcuda.so" "$out/package/simcuda/libcuda.so.1"
         # A library brings no sanitizer of its own: gcc's has the same interface. Leaks are the other run's: Python leaves much behind.
         export ASAN_OPTIONS=detect_leaks=0,verify_asan_link_order=0 PYTHONMALLOC=malloc PYTHONPATH=$out/package
         LD_PRELOAD=$(cc -print-file-name=libasan.so)
@@ -36,5 +41,8 @@ case $which in
         cd tests/python
         "$2" -c "import flagstone, os; assert flagstone.__file__.startswith(os.environ['PYTHONPATH']), flagstone.__file__"
         "$2" -m pytest -p no:cacheprovider test_{bad_input,buffer,history,hooks,interop,pinned,pool,threads}.py
+        # Tests touch the memory of their device.
+        FLAGSTONE_TEST_BACKEND=cuda SIMCUDA_STRICT=0 LD_LIBRARY_PATH=$out/package/simcuda \
+            "$2" -m pytest -p no:cacheprovider test_{bad_input,buffer,interop,pinned,pool,threads}.py
         ;;
 esac

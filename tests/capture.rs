@@ -2,7 +2,7 @@
 
 use flagstone::config::Config;
 use flagstone::driver::Stream;
-use flagstone::driver::sim::{CaptureMode, Options, Sim, StreamKind};
+use flagstone::driver::sim::{CaptureMode, Options, Sim, StreamKind, Work};
 use flagstone::{Error, Pool};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -138,6 +138,58 @@ fn streams_that_capture_are_told_apart() {
         assert_eq!(pool.stats().live_blocks + pool.stats().pending_blocks, 0);
         assert_eq!(pool.check(), Ok(()));
     }
+}
+
+#[test]
+fn captures_that_nobody_announced_share_no_memory() {
+    // Each graph is replayed when its user likes: what one frees while it is captured is not free for the next.
+    let (sim, pool) = device();
+    let (kept, passing) = (
+        stream(&sim, StreamKind::NonBlocking),
+        stream(&sim, StreamKind::NonBlocking),
+    );
+    pool.keep_stream(kept).expect("live");
+    for captured in [kept, passing] {
+        let of_graph = || {
+            begin(&sim, captured);
+            let block = pool.alloc(MIB, captured).expect("there is room");
+            pool.free(block).expect("live");
+            assert_eq!(pool.alloc(MIB, captured).expect("there is room"), block);
+            pool.free(block).expect("live");
+            end(&sim, captured);
+            block
+        };
+        assert_ne!(of_graph(), of_graph());
+    }
+    assert_eq!(pool.check(), Ok(()));
+}
+
+#[test]
+fn what_a_graph_gave_back_later_waits_for_its_stream_which_may_be_gone() {
+    // While it captures a stream is known by its handle, and the next stream may have the same.
+    let (sim, pool) = device();
+    let capture = |captured: Stream| {
+        pool.begin_private((1, 0), move |asked| asked == captured);
+        begin(&sim, captured);
+        let block = pool.alloc(MIB, captured).expect("there is room");
+        end(&sim, captured);
+        pool.end_private((1, 0));
+        block
+    };
+    let gone = stream(&sim, StreamKind::NonBlocking);
+    let first = capture(gone);
+    sim.launch(gone, Work::new().reads(first, MIB).takes(1000))
+        .expect("launched");
+    pool.free(first).expect("live");
+    sim.stream_destroy(gone).expect("live");
+    let next = stream(&sim, StreamKind::NonBlocking);
+    assert_eq!(next, gone, "the handle came back");
+    let second = capture(next);
+    assert_ne!(second, first, "the work on it goes on");
+    pool.free(second).expect("live");
+    pool.synchronize().expect("no capture any more");
+    assert!([first, second].contains(&capture(next)), "it waited long enough");
+    assert_eq!(pool.check(), Ok(()));
 }
 
 #[test]

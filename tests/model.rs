@@ -3,11 +3,15 @@
 //! Each block is filled with its own stamp by work on its stream, and compared in full before it is freed. The device checks
 //! that no block is given out while another stream may still use it, and that nothing in use is unmapped.
 
+#[path = "common/requests.rs"]
+mod requests;
+
 use flagstone::config::{Config, Dependencies, Source};
 use flagstone::driver::Stream;
-use flagstone::driver::sim::{Call, Code, Device, Fault, Options, Sim, StreamKind, Work};
+use flagstone::driver::sim::{Code, Device, Fault, Options, Sim, StreamKind, Work};
 use flagstone::{Error, Pool};
 use proptest::prelude::*;
+use requests::{FAILING, assert_apart, dependencies, sizes};
 use std::collections::BTreeMap;
 
 const CAPACITY: u64 = 96 << 20;
@@ -71,16 +75,6 @@ enum Action {
     },
 }
 
-fn sizes() -> impl Strategy<Value = u64> {
-    prop_oneof![
-        4 => 0u64..20_000,
-        2 => 0u64..1 << 20,
-        2 => (1u64 << 20)..12 << 20,
-        1 => (12u64 << 20)..64 << 20,
-        1 => prop::sample::select(vec![0, 512, 16 << 10, (16 << 10) + 1, 1 << 20, (1 << 20) + 1, 2 << 20]),
-    ]
-}
-
 fn actions() -> impl Strategy<Value = Vec<Action>> {
     let action = prop_oneof![
         10 => (sizes(), 0..STREAMS, rare()).prop_map(|(bytes, stream, elsewhere)| Action::Alloc { bytes, stream, elsewhere }),
@@ -105,24 +99,6 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 fn rare() -> impl Strategy<Value = bool> {
     prop::bool::weighted(0.2)
 }
-
-fn dependencies() -> impl Strategy<Value = Dependencies> {
-    prop::sample::select(vec![Dependencies::Off, Dependencies::Pressure, Dependencies::Growth])
-}
-
-/// Calls that are made to fail now and then.
-const FAILING: [Call; 10] = [
-    Call::MemCreate,
-    Call::MemMap,
-    Call::MemSetAccess,
-    Call::MemUnmap,
-    Call::MemAlloc,
-    Call::MemAddressReserve,
-    Call::EventCreate,
-    Call::EventRecord,
-    Call::StreamWaitEvent,
-    Call::CtxSynchronize,
-];
 
 /// A block as the reference knows it.
 #[derive(Debug, Clone)]
@@ -262,15 +238,7 @@ impl Model {
         match self.maybe_elsewhere(elsewhere, |pool| pool.alloc(bytes, handle)) {
             Ok(addr) => {
                 let size = self.pool.block(addr).expect("live").bytes;
-                let (below, above) = (self.live.range(..addr).next_back(), self.live.range(addr..).next());
-                assert!(
-                    below.is_none_or(|(&start, block)| start + block.bytes.max(1) <= addr),
-                    "overlaps {below:x?}"
-                );
-                assert!(
-                    above.is_none_or(|(&start, _)| addr + size <= start),
-                    "overlaps {above:x?}"
-                );
+                assert_apart(&self.live, |block| block.bytes, addr, size);
                 if let Err(violation) = self.sim.check_handout(addr, size, self.streams[stream]) {
                     panic!("{violation}");
                 }

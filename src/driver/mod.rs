@@ -197,6 +197,9 @@ pub trait Driver: Send + Sync + 'static {
     fn stream_id(&self, stream: Stream) -> DriverResult<StreamId>;
     /// Whether the stream is capturing (`cuStreamIsCapturing`).
     fn is_capturing(&self, stream: Stream) -> DriverResult<bool>;
+    /// The number of the capture that the stream, which is capturing, is part of: no other capture has or had it
+    /// (`cuStreamGetCaptureInfo`).
+    fn capture_id(&self, stream: Stream) -> DriverResult<u64>;
     /// Makes later work of `stream` wait for the event (`cuStreamWaitEvent`).
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()>;
 

@@ -166,6 +166,14 @@ impl<D: Driver> Driver for Pinned<D> {
         }
     }
 
+    fn capture_id(&self, stream: Stream) -> DriverResult<u64> {
+        if host_id(stream).is_some() {
+            unsupported("cuStreamGetCaptureInfo")
+        } else {
+            self.driver.capture_id(stream)
+        }
+    }
+
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         if host_id(stream).is_some() {
             unsupported("cuStreamWaitEvent")

@@ -43,8 +43,11 @@ impl<D: Driver> Pool<D> {
             Last::Known | Last::Unknown => None,
         };
         let used = block.state() == State::Used && block.change(State::Used, State::Pending);
-        let guarded = self.is_guarded(self.core.arena_of(block));
-        let waits = guarded || also.is_some() || matches!(last, Last::Unknown);
+        let arena = self.core.arena_of(block);
+        let guarded = self.is_guarded(arena);
+        // Blocks of captures are never plainly live.
+        let by_context = guarded || (block.state() != State::Live && self.has_left_its_capture(arena));
+        let waits = by_context || also.is_some() || matches!(last, Last::Unknown);
         let unused = if waits { State::Pending } else { State::Cached };
         if !used && !block.change(State::Live, unused) && !block.change(State::Recorded, unused) {
             count(&self.core.events.double_frees);
@@ -69,7 +72,7 @@ impl<D: Driver> Pool<D> {
             uses.push(also);
         }
         self.note(Action::FreeWaiting, block);
-        self.wait_for(block, &uses, guarded);
+        self.wait_for(block, &uses, by_context);
         if guarded {
             // Where the device cannot be waited for now it waits for the next time that it can.
             let _ = self.quiesce();
@@ -159,13 +162,13 @@ impl<D: Driver> Pool<D> {
         Some(recorded)
     }
 
-    /// Lets the block wait for the events of its uses. Without one of them, or without any, and where its memory goes with it
-    /// (`unmaps`), it is put aside until the context was synchronised.
-    fn wait_for(&self, block: &Block, uses: &[Use], unmaps: bool) {
+    /// Lets the block wait for the events of its uses. Without one of them, or without any, and where nothing less will do
+    /// (`by_context`), it is put aside until the context was synchronised.
+    fn wait_for(&self, block: &Block, uses: &[Use], by_context: bool) {
         self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
-        let recorded = if unmaps { &[] } else { uses };
+        let recorded = if by_context { &[] } else { uses };
         let events: Vec<_> = recorded
             .iter()
             .map_while(|used| Some((used.key, self.record_use(&mut pending, used)?)))

@@ -1,7 +1,7 @@
 //! Recording a pool's history: when, and what of it.
 
 use super::{Core, Pool};
-use crate::arena::Arena;
+use crate::arena::{Arena, StreamKey};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::{Action, History, Subject};
 use crate::metadata::{Block, State};
@@ -35,9 +35,10 @@ impl<D: Driver> Pool<D> {
         self.core.history.add(action, subject, || self.pages.reserved());
     }
 
-    /// A block was just given out, and its user does not have it yet.
-    pub(super) fn note_alloc(&self, addr: DevicePtr) {
-        if (self.is_slow() || self.core.history.is_on())
+    /// A block was just given out, and its user does not have it yet. Where its free has to be looked at, that is no hit.
+    pub(super) fn note_alloc(&self, stream: StreamKey, addr: DevicePtr) {
+        let captures = matches!(stream, StreamKey::Capturing(_));
+        if (captures || self.is_slow() || self.core.history.is_on())
             && let Some(block) = self.core.metadata.find(addr)
         {
             block.set_state(State::Recorded);

@@ -80,7 +80,7 @@ impl<D: Driver> Pool<D> {
                 addr
             }
         };
-        self.note_alloc(addr);
+        self.note_alloc(known.key, addr);
         if let Err(error) = self.poison_fresh(addr, &known, stream) {
             self.free_slow(addr, None, Last::Known)?;
             return Err(error.into());

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// A private pool's name, as PyTorch's `MempoolId_t`.
 pub type PrivateId = (u64, u64);
 
-/// First half of the ids that the pool itself gives to captures that nobody announced; the second is the stream's.
+/// First half of the ids that the pool itself gives to captures that nobody announced; the second is the capture's.
 const UNANNOUNCED: u64 = u64::MAX;
 
 /// Decides for a stream, in the thread that allocates, whether its requests go to a private pool.
@@ -98,6 +98,18 @@ impl<D: Driver> Pool<D> {
         pools
     }
 
+    /// Whether the arena is that of a stream which was known by its handle alone, as it captured, and the capture is over. Then
+    /// nobody can tell whether the handle is that stream's still, which may have been given work with the arena's blocks since.
+    pub(super) fn has_left_its_capture(&self, arena: &Arena) -> bool {
+        match arena.key() {
+            ArenaKey {
+                stream: StreamKey::Capturing(_),
+                private: Some(id),
+            } => id.0 != UNANNOUNCED && lock(&self.routes).open.iter().all(|open| open.id != id),
+            _ => false,
+        }
+    }
+
     fn set_holders(&self, routes: &Routes, id: PrivateId) {
         let holders = routes.holders.get(&id).copied().unwrap_or(0);
         self.core.each_owned(|key, arena| {
@@ -153,14 +165,11 @@ impl<D: Driver> Pool<D> {
             }
             found
         };
-        let id = match key {
-            _ if announced.is_some() || known.capturing != Some(true) => return Ok(announced),
-            StreamKey::Id(id) => id,
-            StreamKey::Capturing(handle) => handle as u64,
-            StreamKey::Legacy | StreamKey::PerThread(_) => return Ok(None),
-        };
-        // A capture by a library that tells us nothing: its graph may be replayed for ever.
-        let private = (UNANNOUNCED, id);
+        if announced.is_some() || known.capturing != Some(true) {
+            return Ok(announced);
+        }
+        // A capture by a library that tells us nothing: its graph may be replayed for ever, and beside every other.
+        let private = (UNANNOUNCED, self.driver.capture_id(stream)?);
         let visit = self.arena_for(
             ArenaKey {
                 stream: key,

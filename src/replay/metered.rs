@@ -110,6 +110,7 @@ metered! {
     StreamDestroy drop_stream(stream: Stream) -> ();
     StreamGetId stream_id(stream: Stream) -> StreamId;
     StreamIsCapturing is_capturing(stream: Stream) -> bool;
+    StreamIsCapturing capture_id(stream: Stream) -> u64;
     StreamWaitEvent stream_wait(stream: Stream, event: Event) -> ();
     MemsetD8Async fill(addr: DevicePtr, bytes: u64, value: u8, stream: Stream) -> ();
     EventCreate event_create() -> Event;

@@ -129,6 +129,9 @@ const METHODS: &[Method] = &[
     method("cuStreamIsCapturing", "cuStreamIsCapturing", |t| {
         t.cuda.is_capturing(t.stream).map(drop)
     }),
+    method("cuStreamGetCaptureInfo_v2", "cuStreamGetCaptureInfo", |t| {
+        t.cuda.capture_id(t.stream).map(drop)
+    }),
     method("cuStreamWaitEvent", "cuStreamWaitEvent", |t| {
         t.cuda.stream_wait(t.stream, t.event)
     }),
@@ -598,6 +601,31 @@ fn before_streams_had_identities_the_handle_stands_in() {
         let (cuda, first, second) = (cuda(), stream(), stream());
         assert_eq!(cuda.stream_id(first).map(|id| id.0), Ok(first.0 as u64));
         assert_ne!(cuda.stream_id(first), cuda.stream_id(second));
+    });
+}
+
+#[test]
+fn each_capture_has_a_number_of_its_own() {
+    with_driver(&Simulated, &[], || {
+        let (cuda, capturing) = (cuda(), stream());
+        enter(0);
+        let numbers = [(), ()].map(|()| {
+            begin_capture(capturing);
+            let number = cuda.capture_id(capturing);
+            assert_eq!(cuda.capture_id(capturing), number);
+            assert_eq!(end_capture(capturing), SUCCESS);
+            number.expect("it captures")
+        });
+        assert_ne!(numbers[0], numbers[1]);
+        leave();
+    });
+}
+
+#[test]
+fn before_captures_had_numbers_the_streams_handle_stands_in() {
+    with_driver(&Without(&["cuStreamGetCaptureInfo_v2"]), &[], || {
+        let stream = stream();
+        assert_eq!(cuda().capture_id(stream), Ok(stream.0 as u64));
     });
 }
 

@@ -1,5 +1,6 @@
 """What the Python tests share."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,17 +11,20 @@ import flagstone
 
 MIB = 1 << 20
 
+BACKEND = os.environ.get("FLAGSTONE_TEST_BACKEND", "sim")
+"""Of the pools that tests are given. Anything but a simulated device needs a driver whose memory the host can touch."""
+
 
 @pytest.fixture
 def pool() -> flagstone.Pool:
-    """A pool of a simulated device."""
-    return flagstone.Pool(backend="sim")
+    """A pool of a device."""
+    return flagstone.Pool(backend=BACKEND)
 
 
 @pytest.fixture
 def pinned() -> flagstone.PinnedPool:
-    """A pool of pinned memory beside a simulated device."""
-    return flagstone.PinnedPool(backend="sim")
+    """A pool of pinned memory beside a device."""
+    return flagstone.PinnedPool(backend=BACKEND)
 
 
 @pytest.fixture

@@ -134,3 +134,13 @@ table! {
         "cuStreamGetId" cuStreamGetId(stream: CUstream, id: *mut c_ulonglong);
     }
 }
+
+table! {
+    /// The identity of captures (CUDA 11.3 and newer).
+    CaptureIdApi {
+        "cuStreamGetCaptureInfo_v2" cuStreamGetCaptureInfo(
+            stream: CUstream, status: *mut u32, id: *mut c_ulonglong, graph: *mut c_void, nodes: *mut c_void,
+            count: *mut usize,
+        );
+    }
+}

@@ -14,6 +14,7 @@ mod result;
 mod waits;
 
 use core::ffi::c_uint;
+use core::ptr;
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUevent, CUstream};
@@ -234,6 +235,19 @@ impl Driver for Cuda {
         // SAFETY: the caller passes a live stream; the status is written to a local.
         unsafe { self.api().cuStreamIsCapturing(stream.0 as CUstream, &mut status)? };
         Ok(status != CAPTURE_NONE)
+    }
+
+    /// Where the driver does not tell, the stream's handle: all captures of the stream are one then.
+    fn capture_id(&self, stream: Stream) -> DriverResult<u64> {
+        let Some(api) = &self.library.capture_ids else {
+            return Ok(stream.0 as u64);
+        };
+        let _entered = self.context.enter()?;
+        let (mut status, mut id) = (CAPTURE_NONE, 0);
+        let (graph, nodes, count) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the caller passes a live stream; the status and the number are written to locals, and null asks for nothing.
+        unsafe { api.cuStreamGetCaptureInfo(stream.0 as CUstream, &mut status, &mut id, graph, nodes, count)? };
+        Ok(id)
     }
 
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys;
 
-use super::api::{Api, PageApi, PoolApi, StreamIdApi};
+use super::api::{Api, CaptureIdApi, PageApi, PoolApi, StreamIdApi};
 use super::result::NO_DEVICE;
 use crate::driver::DriverError;
 use crate::error::Unavailable;
@@ -20,6 +20,8 @@ pub(super) struct Library {
     pub(super) pools: Option<PoolApi>,
     /// The identity of streams, where the driver has it.
     pub(super) stream_ids: Option<StreamIdApi>,
+    /// The identity of captures, where the driver has it.
+    pub(super) capture_ids: Option<CaptureIdApi>,
     /// How many devices there are, at least 1.
     pub(super) devices: i32,
 }
@@ -36,9 +38,10 @@ fn load() -> Result<Library, Unavailable> {
         return Err(Unavailable::NoLibrary);
     }
     // SAFETY: the library is there, and a library of this name keeps the driver's signatures.
-    let (api, pages, pools, stream_ids) = unsafe {
+    let (api, pages, pools, stream_ids, capture_ids) = unsafe {
         let (pages, pools) = (PageApi::load().ok(), PoolApi::load().ok());
-        (Api::load(), pages, pools, StreamIdApi::load().ok())
+        let (stream_ids, capture_ids) = (StreamIdApi::load().ok(), CaptureIdApi::load().ok());
+        (Api::load(), pages, pools, stream_ids, capture_ids)
     };
     let api = api.map_err(|name| Unavailable::MissingSymbol { name })?;
     let devices = start(&api).map_err(|error| match error.code {
@@ -51,6 +54,7 @@ fn load() -> Result<Library, Unavailable> {
             pages,
             pools,
             stream_ids,
+            capture_ids,
             devices,
         }),
         _ => Err(Unavailable::NoDevice),

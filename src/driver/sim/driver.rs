@@ -176,6 +176,11 @@ impl Driver for Sim {
         Ok(status != CaptureStatus::None)
     }
 
+    fn capture_id(&self, stream: Stream) -> DriverResult<u64> {
+        let info = self.0.stream_get_capture_info(stream);
+        named(Call::StreamIsCapturing, info.map(|(_, id)| id))
+    }
+
     fn stream_wait(&self, stream: Stream, event: Event) -> DriverResult<()> {
         named(Call::StreamWaitEvent, self.0.stream_wait_event(stream, event))
     }

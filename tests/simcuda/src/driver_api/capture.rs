@@ -1,7 +1,7 @@
 //! Stream capture. Which calls end one is the simulated device's business.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
+use std::ffi::{c_ulonglong, c_void};
+use std::ptr::{null, null_mut};
 
 use flagstone::driver::Stream;
 use flagstone::driver::sim::{CaptureMode, CaptureStatus, Code, CuResult, exchange_capture_mode};
@@ -61,6 +61,24 @@ export! {
         let found = current()?.stream_is_capturing(Stream(stream))?;
         // SAFETY: the caller's promise.
         unsafe { write(out, status(found)) }
+    }
+
+    /// Graphs are not shown.
+    fn cuStreamGetCaptureInfo_v2(
+        stream: usize,
+        out: *mut u32,
+        id: *mut c_ulonglong,
+        graph: *mut *mut c_void,
+        nodes: *mut *const c_void,
+        count: *mut usize,
+    ) {
+        let (found, number) = current()?.stream_get_capture_info(Stream(stream))?;
+        // SAFETY: the caller promises that the first can be written, and each other that there is.
+        unsafe {
+            write(out, status(found))?;
+            let _ = (write(id, number), write(graph, null_mut()), write(nodes, null()), write(count, 0));
+        }
+        Ok(())
     }
 
     fn cuThreadExchangeStreamCaptureMode(exchanged: *mut u32) {

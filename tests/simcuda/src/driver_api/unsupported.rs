@@ -97,7 +97,7 @@ unsupported! {
     cuPointerSetAttribute cuProfilerInitialize cuProfilerStart cuProfilerStop cuSignalExternalSemaphoresAsync
     cuStreamAddCallback cuStreamAttachMemAsync cuStreamBatchMemOp cuStreamBatchMemOp_v2 cuStreamBeginCaptureToCig
     cuStreamBeginCaptureToGraph cuStreamBeginRecaptureToGraph cuStreamCopyAttributes
-    cuStreamEndCaptureToCig cuStreamGetAttribute cuStreamGetCaptureInfo cuStreamGetCaptureInfo_v2
+    cuStreamEndCaptureToCig cuStreamGetAttribute cuStreamGetCaptureInfo
     cuStreamGetCaptureInfo_v3 cuStreamGetCtx_v2 cuStreamGetDevResource
     cuStreamGetFlags cuStreamGetGreenCtx cuStreamGetPriority cuStreamSetAttribute cuStreamUpdateCaptureDependencies
     cuStreamUpdateCaptureDependencies_v2 cuStreamWaitValue32 cuStreamWaitValue32_v2 cuStreamWaitValue64
