@@ -24,8 +24,13 @@ impl Numbers {
 
 /// A rectangle of time and bytes, cut into smaller ones again and again: each is a block's lifetime.
 fn cut(seed: u64) -> Trace {
+    cut_into(seed, OPTIMUM, 512)
+}
+
+/// The same of so many bytes, into pieces of `least` or more.
+fn cut_into(seed: u64, optimum: u64, least: u64) -> Trace {
     let mut numbers = Numbers(seed);
-    let mut boxes = vec![(0, 1 << 20, OPTIMUM)];
+    let mut boxes = vec![(0, 1 << 20, optimum)];
     while boxes.len() < BLOCKS {
         let place = numbers.below(boxes.len() as u64) as usize;
         let (begin, end, bytes) = boxes[place];
@@ -33,8 +38,8 @@ fn cut(seed: u64) -> Trace {
             let middle = begin + 1 + numbers.below(end - begin - 1);
             boxes[place] = (begin, middle, bytes);
             boxes.push((middle, end, bytes));
-        } else if bytes > 1 << 20 {
-            let part = 512 * (1 + numbers.below(bytes / 512 - 1));
+        } else if bytes > 1 << 20 && bytes > 2 * least {
+            let part = least + 512 * numbers.below((bytes - 2 * least) / 512 + 1);
             boxes[place] = (begin, end, part);
             boxes.push((begin, end, bytes - part));
         }
@@ -63,10 +68,15 @@ fn cut(seed: u64) -> Trace {
 }
 
 fn run(trace: &Trace, settings: &str, threads: usize) -> Report {
+    run_passes(trace, settings, threads, 1)
+}
+
+fn run_passes(trace: &Trace, settings: &str, threads: usize, passes: u32) -> Report {
     let config = Config::parse(settings).expect("good settings");
     let pool = Pool::new(simulated_device(), config).expect("a pool");
     let options = Options {
         threads,
+        passes,
         ..Options::default()
     };
     let report = replay(&pool, trace, &options, &mut |_, _| {}).expect("a replay");
@@ -96,6 +106,37 @@ fn remapping_holds_less_than_placement_alone() {
     };
     let (remapped, placed) = (held("remap:on"), held("remap:off"));
     assert!(remapped < placed, "{remapped} bytes with remapping, {placed} without");
+}
+
+/// Calls that create, map or give back memory.
+const MEMORY_CALLS: [&str; 5] = [
+    "cuMemCreate",
+    "cuMemRelease",
+    "cuMemMap",
+    "cuMemUnmap",
+    "cuMemSetAccess",
+];
+
+#[test]
+fn a_step_that_comes_again_makes_no_memory_calls_and_holds_no_more() {
+    for seed in 1..=8 {
+        let trace = cut_into(seed, 16 << 30, 2 << 20);
+        let run = |passes: u32| {
+            let report = run_passes(&trace, "source:virtual_memory", 1, passes);
+            let calls = MEMORY_CALLS.map(|name| report.driver_calls_last_pass.get(name).copied().unwrap_or(0));
+            (calls.iter().sum::<u64>(), report.peak_reserved_bytes)
+        };
+        let (calls, held) = run(1);
+        assert!(calls > 0);
+        for passes in 3..=5 {
+            let (calls, held_since) = run(passes);
+            assert_eq!(calls, 0, "seed {seed}, pass {passes}");
+            assert!(
+                held_since <= held + held / 100,
+                "seed {seed}: {held} bytes, then {held_since}"
+            );
+        }
+    }
 }
 
 /// Blocks that come and go in the order of a queue, in sizes that differ each time.

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many aliases a region keeps; more are unmapped, those used longest ago first.
-const ALIASES: usize = 1024;
+const ALIASES: usize = 8192;
 
 /// Where free memory is: an address of an arena's region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Region {
     /// A lent part is mapped elsewhere now: what is left are addresses.
     pub(crate) fn alias(&mut self, blocks: &Blocks, lent: Idle) {
         let segment = blocks.get(lent.block).home.load(Relaxed) as usize;
-        self.segments[segment].mappings.remove(&lent.addr);
+        self.remove_mapping(segment, lent.addr);
         self.held -= lent.bytes;
         let alias = Idle {
             what: What::Alias,
@@ -94,8 +94,7 @@ impl Region {
 
     /// Takes a mapping that is free as a whole, of that handle and last used in an epoch up to `until`, out of its free range.
     pub(crate) fn take_whole(&mut self, blocks: &Blocks, addr: u64, handle: Handle, until: u64) -> Option<Idle> {
-        let around = |&index: &u32| (blocks.get(index).addr()..blocks.get(index).end()).contains(&addr);
-        let index = self.ranges.all(blocks).into_iter().find(around)?;
+        let index = Some(self.ranges.around(blocks, addr)).filter(|&index| index != 0)?;
         let block = blocks.get(index);
         let segment = &self.segments[block.home.load(Relaxed) as usize];
         let mapping = *segment.mappings.get(&addr)?;
@@ -157,6 +156,32 @@ impl Region {
         best
     }
 
+    /// The aliases that together with free ranges are the `bytes` at `addr`; `None` where anything else is there, or nothing is an alias.
+    fn aliases_at(&self, blocks: &Blocks, addr: u64, bytes: u64) -> Option<Vec<(u64, u64, Handle)>> {
+        let mut index = self.ranges.around(blocks, addr);
+        if index == 0 {
+            let (_, alias) = self.aliases.range(..=addr).next_back()?;
+            index = alias.block;
+        }
+        let mut found = Vec::new();
+        while index != 0 {
+            let block = blocks.get(index);
+            if block.end() <= addr {
+                return None;
+            }
+            if let Some(alias) = self.aliases.get(&block.addr()) {
+                found.push((alias.addr, alias.bytes, alias.handle()?));
+            } else if block.state() != State::Free {
+                return None;
+            }
+            if block.end() >= addr + bytes {
+                break;
+            }
+            index = block.behind.load(Relaxed);
+        }
+        Some(found).filter(|found| index != 0 && !found.is_empty())
+    }
+
     /// An alias is memory again, last used in the epoch `touched`.
     fn wake(&mut self, blocks: &Blocks, addr: u64, touched: u64) {
         let Some(alias) = self.aliases.remove(&addr) else {
@@ -165,7 +190,7 @@ impl Region {
         let segment = blocks.get(alias.block).home.load(Relaxed) as usize;
         for mapping in alias.mappings {
             let mapping = Mapping { touched, ..mapping };
-            self.segments[segment].mappings.insert(mapping.addr, mapping);
+            self.insert_mapping(segment, mapping);
         }
         self.held += alias.bytes;
         self.give(blocks, alias.block);
@@ -195,6 +220,69 @@ impl Inner {
     ) -> Option<Vec<Piece>> {
         self.whole_free(metadata, u64::MAX, sources);
         self.region(kind).window(&metadata.blocks, units, sources, kind)
+    }
+
+    /// Aliases that are, with free ranges, the place that a range of `units` had the last time; their memory is free here or, of others, in
+    /// `sources`. `None` where the place is free as it is, or cannot be had.
+    pub(crate) fn place_again(
+        &mut self,
+        metadata: &Metadata,
+        kind: Kind,
+        units: u32,
+        sources: &HashMap<Handle, Source>,
+    ) -> Option<Vec<Piece>> {
+        let bytes = size_class::bytes(units);
+        let region = self.region(kind);
+        let place = region.places.expect(units)?;
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (addr, bytes_at, handle) in region.aliases_at(&metadata.blocks, place, bytes)? {
+            let source = self
+                .free_handle(&metadata.blocks, handle)
+                .or_else(|| sources.get(&handle).copied())?;
+            // Memory that is free in the place itself, or that is there twice, is not enough for it.
+            let within = (source.arena, source.kind) == (self.arena, kind)
+                && source.addr < place + bytes
+                && place < source.addr + bytes_at;
+            if within || pieces.iter().any(|piece| piece.handle == handle) {
+                return None;
+            }
+            pieces.push(Piece {
+                addr,
+                bytes: bytes_at,
+                handle,
+                source,
+            });
+        }
+        Some(pieces)
+    }
+
+    /// Where the memory of a handle is free here, as a whole.
+    fn free_handle(&self, blocks: &Blocks, handle: Handle) -> Option<Source> {
+        Kind::ALL.into_iter().find_map(|kind| {
+            let region = &self.regions[kind as usize];
+            let &addr = region.mapped.get(&handle)?;
+            let block = blocks.get(Some(region.ranges.around(blocks, addr)).filter(|&index| index != 0)?);
+            let segment = &region.segments[block.home.load(Relaxed) as usize];
+            let mapping = segment.mappings.get(&addr)?;
+            let source = Source {
+                arena: self.arena,
+                kind,
+                addr,
+            };
+            (addr + mapping.bytes <= block.end()).then_some(source)
+        })
+    }
+
+    /// Uses memory of this arena where a request of `units` had its place the last time, if it is mapped there, and free as a whole
+    /// elsewhere. What was moved.
+    pub(crate) fn wake_again(&mut self, metadata: &Metadata, units: u32) -> Option<Vec<Piece>> {
+        let kind = Kind::of(units);
+        // A slot of a slab that there is needs no place.
+        if self.region(kind).aliases.is_empty() || kind == Kind::Slabs && self.partial[units as usize].first() != 0 {
+            return None;
+        }
+        let pieces = self.place_again(metadata, kind, Kind::range_units(units), &HashMap::new())?;
+        self.wake(metadata, kind, &pieces, &[]).then_some(pieces)
     }
 
     /// Uses the memory of a window at its aliases. `lent` are those whose memory other arenas have lent, with their handles, and

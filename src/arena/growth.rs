@@ -99,17 +99,22 @@ impl Region {
     pub(crate) fn commit(&mut self, blocks: &Blocks, growth: Growth, mappings: &[Mapping], units: u32) -> u32 {
         let segment = blocks.get(growth.hole).home.load(Relaxed) as usize;
         for mapping in mappings {
-            self.segments[segment].mappings.insert(mapping.addr, *mapping);
+            self.insert_mapping(segment, *mapping);
         }
         self.held += growth.bytes;
+        if self.held > self.most_held {
+            self.most_held = self.held;
+            self.places.note_growth();
+        }
         if growth.behind != 0 {
             Self::join(blocks, growth.hole, growth.behind);
         }
         if growth.before != 0 {
             Self::join(blocks, growth.before, growth.hole);
         }
-        self.shorten(blocks, growth.first(), units);
-        growth.first()
+        let index = growth.first();
+        self.shorten(blocks, index, units);
+        index
     }
 
     /// The growth's memory could not be had: everything is as before, but for mappings that are `stuck`.
@@ -143,7 +148,7 @@ impl Region {
             0
         };
         let segment = blocks.get(part).home.load(Relaxed) as usize;
-        self.segments[segment].mappings.insert(mapping.addr, mapping);
+        self.insert_mapping(segment, mapping);
         self.held += mapping.bytes;
         self.stuck.push(Idle {
             block: part,

@@ -224,19 +224,19 @@ impl Region {
     /// The memory of an idle part was given back: a hole is left, or nothing of a slab's segment.
     pub(crate) fn gone(&mut self, blocks: &Blocks, idle: &Idle) {
         let block: &Block = blocks.get(idle.block);
-        let segment = &mut self.segments[block.home.load(Relaxed) as usize];
+        let number = block.home.load(Relaxed) as usize;
         if idle.what == What::Alias {
             self.give_hole(blocks, idle.block);
             return;
         }
         self.held -= idle.bytes;
-        if segment.reserved {
+        if self.segments[number].reserved {
             for mapping in &idle.mappings {
-                segment.mappings.remove(&mapping.addr);
+                self.remove_mapping(number, mapping.addr);
             }
             self.give_hole(blocks, idle.block);
         } else {
-            segment.first = 0;
+            self.segments[number].first = 0;
             self.live_segments -= 1;
             block.set_state(State::Vacant);
             blocks.give(idle.block, 1);

@@ -7,6 +7,7 @@ mod alias;
 mod growth;
 mod idle;
 mod owner;
+mod places;
 mod range;
 mod region;
 mod slab;
@@ -132,6 +133,8 @@ impl Gate {
 
 /// How many large blocks come back without growth until an arena counts as settled.
 const SETTLED: u32 = 256;
+/// Sixteen times as many once it grew although it was settled, up to so many.
+const SETTLED_MOST: u32 = 1 << 20;
 
 /// One arena.
 pub(crate) struct Arena {
@@ -144,6 +147,8 @@ pub(crate) struct Arena {
     shared: Box<[TaggedStack]>,
     /// Large blocks that came back since the arena last grew.
     settled: AtomicU32,
+    /// How many of them it takes to be settled.
+    needed: AtomicU32,
     /// What of its stream's work is known to be done.
     pub(crate) gate: Mutex<Gate>,
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
@@ -203,6 +208,7 @@ impl Arena {
             returned: TakeAll::default(),
             shared: shared.into(),
             settled: AtomicU32::new(0),
+            needed: AtomicU32::new(SETTLED),
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
             in_use: AtomicBool::new(false),
@@ -228,15 +234,19 @@ impl Arena {
         self.settled.fetch_add(1, Relaxed);
     }
 
-    /// The arena grows.
+    /// The arena grows, or uses memory at other addresses than before. Magazines that hold what is wanted elsewhere may be why, so
+    /// it takes longer the next time.
     pub(crate) fn unsettle(&self) {
-        self.settled.store(0, Relaxed);
+        let needed = self.needed.load(Relaxed);
+        if self.settled.swap(0, Relaxed) >= needed {
+            self.needed.store((needed * 16).min(SETTLED_MOST), Relaxed);
+        }
     }
 
     /// Whether the arena has what its stream needs. As long as it has not, large blocks stay out of the magazines, so that they can
     /// be one with their neighbours: exact reuse is fast, but what waits for its own size is a hole for all others.
     pub(crate) fn is_settled(&self) -> bool {
-        self.settled.load(Relaxed) >= SETTLED
+        self.settled.load(Relaxed) >= self.needed.load(Relaxed)
     }
 
     /// Takes the lock and everything that was returned meanwhile.
@@ -449,6 +459,8 @@ impl Inner {
             .region(Kind::of(units))
             .commit(&metadata.blocks, growth, &mappings, range_units);
         if units > SLOT_MAX {
+            let addr = metadata.blocks.get(index).addr();
+            self.region(Kind::of(units)).places.note(units, addr);
             publish(metadata, index);
             return index;
         }

@@ -5,6 +5,7 @@
 //! first range of the next bin that is not empty, which always fits. Both cost the same with one free range and with a million.
 
 use crate::metadata::{Blocks, State};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 const SUB: u32 = 32;
@@ -18,6 +19,7 @@ pub(crate) struct Ranges {
     words: u32,
     bits: [u32; WORDS],
     heads: Box<[u32]>,
+    by_addr: BTreeMap<u64, u32>,
 }
 
 /// The bin that a range of `units` is kept in.
@@ -35,6 +37,7 @@ impl Ranges {
             words: 0,
             bits: [0; WORDS],
             heads: vec![0; BINS].into(),
+            by_addr: BTreeMap::new(),
         }
     }
 
@@ -50,6 +53,7 @@ impl Ranges {
             blocks.get(head).bin_prev.store(index, Relaxed);
         }
         self.heads[bin as usize] = index;
+        self.by_addr.insert(block.addr(), index);
         self.words |= 1 << (bin / SUB);
         self.bits[(bin / SUB) as usize] |= 1 << (bin % SUB);
     }
@@ -58,6 +62,7 @@ impl Ranges {
     pub(crate) fn remove(&mut self, blocks: &Blocks, index: u32) {
         let block = blocks.get(index);
         debug_assert_eq!(block.state(), State::Free);
+        self.by_addr.remove(&block.addr());
         let bin = bin(block.units());
         let (prev, next) = (block.bin_prev.load(Relaxed), block.bin_next.load(Relaxed));
         if next != 0 {
@@ -95,6 +100,12 @@ impl Ranges {
             index = block.bin_next.load(Relaxed);
         }
         if best != 0 { best } else { self.first_above(own) }
+    }
+
+    /// The range in which an address lies, or 0.
+    pub(crate) fn around(&self, blocks: &Blocks, addr: u64) -> u32 {
+        let last = self.by_addr.range(..=addr).next_back();
+        last.map_or(0, |(_, &index)| if blocks.get(index).end() > addr { index } else { 0 })
     }
 
     /// Lets [`Self::find`] find what it overlooks: a range that fits, but lies in the request's own bin behind others that

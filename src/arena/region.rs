@@ -15,11 +15,12 @@
 //! - the mappings of a segment are disjoint and cover exactly what is not unmapped.
 
 use super::idle::Idle;
+use super::places::Places;
 use super::range::Ranges;
 use crate::driver::Handle;
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, GRANULE, UNIT};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Physical memory at an address.
@@ -49,7 +50,7 @@ pub(crate) struct Segment {
     pub(crate) reserved: bool,
     /// Its first block; 0 once it was given back.
     pub(crate) first: u32,
-    /// What is mapped, by address.
+    /// What is mapped, by address. Changed by [`Region::insert_mapping`] and [`Region::remove_mapping`] alone.
     pub(crate) mappings: BTreeMap<u64, Mapping>,
     /// Of a slab: the arena's epoch when a block of it was freed last; 0 if none ever was.
     pub(crate) touched: u64,
@@ -81,8 +82,14 @@ pub(crate) struct Region {
     pub(crate) stuck: Vec<Idle>,
     /// Addresses of memory that was mapped elsewhere, by address.
     pub(crate) aliases: BTreeMap<u64, Idle>,
+    /// Where each handle is mapped, but for aliases.
+    pub(super) mapped: HashMap<Handle, u64>,
+    /// Where its blocks were.
+    pub(crate) places: Places,
     /// Bytes of memory behind the segments.
     pub(crate) held: u64,
+    /// The most that this ever was.
+    pub(super) most_held: u64,
     /// How many segments there are that were not given back.
     pub(crate) live_segments: usize,
 }
@@ -96,8 +103,25 @@ impl Region {
             holes: Vec::new(),
             stuck: Vec::new(),
             aliases: BTreeMap::new(),
+            mapped: HashMap::new(),
+            places: Places::default(),
             held: 0,
+            most_held: 0,
             live_segments: 0,
+        }
+    }
+
+    /// Memory is used at a mapping's address, in the segment of that number.
+    pub(super) fn insert_mapping(&mut self, segment: usize, mapping: Mapping) {
+        self.mapped.insert(mapping.handle, mapping.addr);
+        self.segments[segment].mappings.insert(mapping.addr, mapping);
+    }
+
+    /// Memory is not used at the mapping's address any more.
+    pub(super) fn remove_mapping(&mut self, segment: usize, addr: u64) {
+        let mapping = self.segments[segment].mappings.remove(&addr);
+        if let Some(mapping) = mapping.filter(|mapping| self.mapped.get(&mapping.handle) == Some(&addr)) {
+            self.mapped.remove(&mapping.handle);
         }
     }
 
@@ -164,14 +188,42 @@ impl Region {
         }
     }
 
-    /// Exactly `units` of free memory, held by the caller, or 0.
+    /// Exactly `units` of free memory, held by the caller, or 0: where the same request had its place the last time, if that is free.
     pub(crate) fn take(&mut self, blocks: &Blocks, units: u32) -> u32 {
-        let index = self.ranges.find(blocks, units);
-        if index != 0 {
+        let mut index = match self.places.expect(units) {
+            Some(addr) => self.take_at(blocks, addr, units),
+            None => 0,
+        };
+        if index == 0 {
+            index = self.ranges.find(blocks, units);
+            if index == 0 {
+                return 0;
+            }
             self.ranges.remove(blocks, index);
             self.shorten(blocks, index, units);
         }
+        self.places.note(units, blocks.get(index).addr());
         index
+    }
+
+    /// As [`Self::take`], at an address, where that is free.
+    pub(crate) fn take_at(&mut self, blocks: &Blocks, addr: u64, units: u32) -> u32 {
+        let index = self.ranges.around(blocks, addr);
+        if index == 0 || blocks.get(index).end() - addr < size_class::bytes(units) {
+            return 0;
+        }
+        self.ranges.remove(blocks, index);
+        let ahead = ((addr - blocks.get(index).addr()) / UNIT) as u32;
+        if ahead == 0 {
+            self.shorten(blocks, index, units);
+            return index;
+        }
+        let rest = self.cut(blocks, index, ahead);
+        self.ranges.insert(blocks, index);
+        if rest != 0 {
+            self.shorten(blocks, rest, units);
+        }
+        rest
     }
 
     /// Frees what a held block has beyond `units`.
@@ -199,6 +251,7 @@ impl Region {
         for (_, mapping) in mappings.range_mut(first..end) {
             mapping.touched = epoch;
         }
+        self.places.note_free();
         self.give(blocks, index);
     }
 

@@ -152,6 +152,7 @@ impl<D: Driver> Pool<D> {
     /// A held block from the arena's slabs and ranges, or 0. For small sizes the magazine gets some more.
     fn take_from(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
         let metadata = &self.core.metadata;
+        self.wake_again(arena, units);
         let mut inner = arena.lock(metadata);
         let index = inner.take(metadata, units);
         if let (true, true, Some(cache)) = (index != 0, units <= SLOT_MAX, cache) {

@@ -50,6 +50,11 @@ impl<D: Driver> Pool<D> {
         if index != 0 || self.others(arena).next().is_none() {
             return index;
         }
+        self.wake_from(arena, units, &self.lenders(arena, waits))
+    }
+
+    /// The other arenas, and what of their memory the arena may use.
+    fn lenders<'a>(&'a self, arena: &Arena, waits: Waits) -> Vec<Lender<'a>> {
         let may_wait = waits != Waits::Never && self.may_wait(arena);
         let lenders = self.others(arena).map(|other| {
             // An event is recorded only where the stream may wait for anything: otherwise streams that take turns would use one memory
@@ -66,8 +71,7 @@ impl<D: Driver> Pool<D> {
                 event: event.filter(|&(epoch, _)| epoch > gate.done),
             }
         });
-        let lenders: Vec<Lender<'_>> = lenders.collect();
-        self.wake_from(arena, units, &lenders)
+        lenders.collect()
     }
 
     /// As [`Self::wake`], with what other arenas may lend.
@@ -82,7 +86,11 @@ impl<D: Driver> Pool<D> {
         let window = {
             let mut inner = arena.lock(metadata);
             arena.drain_shared(metadata, &mut inner);
-            inner.window(metadata, kind, Kind::range_units(units), &mut sources)
+            let range_units = Kind::range_units(units);
+            match inner.place_again(metadata, kind, range_units, &sources) {
+                None => inner.window(metadata, kind, range_units, &mut sources),
+                again => again,
+            }
         };
         let Some(window) = window else { return 0 };
         let Some(lent) = self.lend_window(arena, &window, lenders) else {
@@ -104,13 +112,33 @@ impl<D: Driver> Pool<D> {
         };
         drop(inner);
         self.settle(lent, |_| woken);
-        for piece in window.iter().filter(|_| woken) {
+        if woken {
+            self.note_woken(arena, &window);
+        }
+        index
+    }
+
+    /// Notes that memory is used at other addresses of an arena; what was lent was noted where it was.
+    fn note_woken(&self, arena: &Arena, pieces: &[Piece]) {
+        for piece in pieces {
             if piece.source.arena == arena.index {
                 self.note_memory(Action::Unmap, arena, piece.source.addr, piece.bytes);
             }
             self.note_memory(Action::Map, arena, piece.addr, piece.bytes);
         }
-        index
+    }
+
+    /// Before a request of `units` is met from what is free: makes the place free that it had the last time, where all that it takes is
+    /// memory of the same arena that is free and mapped there as well. No driver call.
+    pub(super) fn wake_again(&self, arena: &Arena, units: u32) {
+        if !self.config.remap || arena.key().private.is_some() {
+            return;
+        }
+        let woken = arena.lock(&self.core.metadata).wake_again(&self.core.metadata, units);
+        if let Some(pieces) = woken {
+            arena.unsettle();
+            self.note_woken(arena, &pieces);
+        }
     }
 
     /// Takes what a window needs of other arenas out of their free ranges, in the window's order; the arena's stream waits where it
