@@ -95,6 +95,18 @@ fn the_largest_piece_of_memory_is_a_setting() {
 }
 
 #[test]
+fn what_streams_may_pass_on_is_taken_in_smaller_pieces() {
+    let (sim, pool) = device(1 << 30, "source:virtual_memory");
+    blocks(&pool, &[64 * MIB]);
+    let alone = sim.counts().get(Call::MemCreate);
+    let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+    pool.keep_stream(stream).expect("live");
+    pool.alloc(64 * MIB, stream).expect("room");
+    assert!(sim.counts().get(Call::MemCreate) - alone > alone);
+    sound(&sim, &pool);
+}
+
+#[test]
 fn trimming_takes_the_slabs_that_are_nearest() {
     let (sim, pool) = device(1 << 30, "source:slabs");
     let held = blocks(&pool, &[100 * MIB, 40 * MIB, 30 * MIB, 60 * MIB]);

@@ -195,15 +195,49 @@ impl Region {
             None => 0,
         };
         if index == 0 {
-            index = self.ranges.find(blocks, units);
-            if index == 0 {
-                return 0;
-            }
-            self.ranges.remove(blocks, index);
-            self.shorten(blocks, index, units);
+            index = self.take_fit(blocks, units);
         }
-        self.places.note(units, blocks.get(index).addr());
+        if index != 0 {
+            self.places.note(units, blocks.get(index).addr());
+        }
         index
+    }
+
+    /// As [`Self::take`], by good fit.
+    fn take_fit(&mut self, blocks: &Blocks, units: u32) -> u32 {
+        let index = self.ranges.find(blocks, units);
+        if index == 0 {
+            return 0;
+        }
+        self.ranges.remove(blocks, index);
+        if self.breaks_less_at_end(blocks, index, units) {
+            let end = self.cut(blocks, index, blocks.get(index).units() - units);
+            if end != 0 {
+                self.give(blocks, index);
+                blocks.get(end).set_state(State::Cached);
+                return end;
+            }
+        }
+        self.shorten(blocks, index, units);
+        index
+    }
+
+    /// Whether a block of `units` at the end of a range breaks less of a mapping that is free as a whole than one at its beginning:
+    /// what is left over of that mapping cannot be mapped elsewhere as long as the block lives.
+    fn breaks_less_at_end(&self, blocks: &Blocks, range: u32, units: u32) -> bool {
+        let block = blocks.get(range);
+        let (addr, end) = (block.addr(), block.end());
+        let mappings = &self.segments[block.home.load(Relaxed) as usize].mappings;
+        // The mapping that has bytes on both sides of an address, if it is free as a whole.
+        let broken_at = |at: u64| {
+            let mapping = mappings.range(..at).next_back().map(|(_, mapping)| mapping)?;
+            let mapped_to = mapping.addr + mapping.bytes;
+            (mapping.addr >= addr && mapped_to > at && mapped_to <= end).then_some((mapping.addr, mapped_to))
+        };
+        let (behind, before) = (addr + size_class::bytes(units), end - size_class::bytes(units));
+        let left_behind = broken_at(behind).map_or(0, |(_, mapped_to)| mapped_to - behind);
+        let left_before = broken_at(before).map_or(0, |(mapped_from, _)| before - mapped_from);
+        left_before < left_behind
     }
 
     /// As [`Self::take`], at an address, where that is free.
@@ -323,5 +357,70 @@ impl Region {
             self.give(blocks, first);
         }
         true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+    const BASE: u64 = 1 << 40;
+
+    /// A region with mappings of so many pages, side by side, all free but for the first of `taken` units, if there are any.
+    fn region(blocks: &Blocks, mappings: &[u64], taken: u32) -> Region {
+        let mut region = Region::new(1);
+        let pages: u64 = mappings.iter().sum();
+        let span = Span {
+            addr: BASE,
+            bytes: 2 * pages * PAGE,
+        };
+        assert!(region.add_segment(blocks, span, true));
+        let growth = region.plan(blocks, 1, PAGE, pages * PAGE).expect("a hole");
+        let mut addr = growth.addr;
+        let mappings: Vec<Mapping> = mappings
+            .iter()
+            .map(|&pages| {
+                let mapping = Mapping {
+                    addr,
+                    bytes: pages * PAGE,
+                    handle: Handle(addr),
+                    touched: 0,
+                };
+                addr += mapping.bytes;
+                mapping
+            })
+            .collect();
+        let index = region.commit(blocks, growth, &mappings, taken.max(1));
+        if taken == 0 {
+            region.give(blocks, index);
+        }
+        region
+    }
+
+    #[test]
+    fn a_block_lies_at_the_end_where_it_breaks_less_of_a_mapping() {
+        let page = (PAGE / UNIT) as u32;
+        // Pages of each mapping, units taken before, units wanted, and where the block lies, in units from the base.
+        for (mappings, taken, units, at) in [
+            (&[10][..], 0, page, 0),
+            (&[10, 1], 0, page, 10 * page),
+            (&[1, 10], 0, page, 0),
+            (&[10, 2], 0, page, 11 * page),
+            (&[10, 2], 0, 10 * page, 0),
+            (&[2, 10], 0, 10 * page, 2 * page),
+            // What is broken already is used first, at whichever end it is.
+            (&[10, 1], 2 * page, page, 2 * page),
+            (&[10, 1], 2 * page, 9 * page, 2 * page),
+            (&[10, 4], 9 * page, page, 9 * page),
+        ] {
+            let blocks = Blocks::new();
+            let mut region = region(&blocks, mappings, taken);
+            let index = region.take(&blocks, units);
+            let lies_at = ((blocks.get(index).addr() - BASE) / UNIT) as u32;
+            assert_eq!(lies_at, at, "{mappings:?}, {taken} taken, {units} wanted");
+            assert_eq!(blocks.get(index).units(), units);
+            region.give(&blocks, index);
+        }
     }
 }

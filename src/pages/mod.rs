@@ -57,6 +57,15 @@ pub(crate) struct Unmapped {
     pub(crate) stuck: Vec<Mapping>,
 }
 
+/// How new handles are cut.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cut {
+    /// Two of them meet at this address, where it is within.
+    pub(crate) seam: u64,
+    /// There are other streams that they may serve, as wholes.
+    pub(crate) streams: bool,
+}
+
 /// How much memory is to stay when some is given back: at most `bytes`, as near to that as the sizes of the pieces allow, and
 /// never less than `floor`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -89,8 +98,9 @@ pub(crate) struct Pages {
     headroom: u64,
     /// The unit of memory, in bytes.
     granularity: u64,
-    /// The largest handle, in bytes.
+    /// The largest handle, in bytes; and where several streams use memory in turn.
     largest_handle: u64,
+    largest_passed_on: u64,
     /// Where slabs come from, unless they come from `cuMemAlloc`.
     driver_pool: Option<DriverPool>,
     /// Handles created so far.
@@ -114,16 +124,16 @@ impl Pages {
         properties: &Properties,
         driver_pool: Option<DriverPool>,
     ) -> Self {
+        let handle = handle.checked_next_multiple_of(properties.granularity);
+        let handle = handle.filter(|&bytes| bytes > 0);
         Self {
             reserved: Account::default(),
             limit: AtomicU64::new(limit.unwrap_or(UNLIMITED)),
             capacity: properties.total_bytes,
             headroom,
             granularity: properties.granularity,
-            largest_handle: match handle.checked_next_multiple_of(properties.granularity) {
-                Some(bytes @ 1..) => bytes,
-                _ => LARGEST_HANDLE,
-            },
+            largest_handle: handle.unwrap_or(LARGEST_HANDLE),
+            largest_passed_on: handle.unwrap_or(USUAL_HANDLE),
             driver_pool,
             created: AtomicU64::new(0),
             takes: AtomicU64::new(0),
@@ -271,18 +281,18 @@ impl Pages {
     }
 
     /// Maps `bytes` of memory at `addr`: what was lent first (it stays mapped where it is, too), then spare handles, then
-    /// new ones, which meet at `seam` where that is within. All or nothing, unless the driver fails twice: then what could not
+    /// new ones. All or nothing, unless the driver fails twice: then what could not
     /// be unmapped again is in the error.
     pub(crate) fn map(
         &self,
         driver: &impl Driver,
         addr: u64,
         bytes: u64,
-        seam: u64,
+        cut: Cut,
         lent: &[Mapping],
     ) -> Result<Vec<Mapping>, Unmapped> {
         let lent_bytes: u64 = lent.iter().map(|mapping| mapping.bytes).sum();
-        let own = self.take_handles(driver, addr + lent_bytes, bytes - lent_bytes, seam);
+        let own = self.take_handles(driver, addr + lent_bytes, bytes - lent_bytes, cut);
         let own = own.map_err(|refusal| Unmapped {
             refusal,
             stuck: Vec::new(),
@@ -330,14 +340,20 @@ impl Pages {
         driver: &impl Driver,
         addr: u64,
         bytes: u64,
-        seam: u64,
+        cut: Cut,
     ) -> Result<Vec<(u64, Handle)>, Refusal> {
+        let Cut { seam, streams } = cut;
+        let largest = if streams {
+            self.largest_passed_on
+        } else {
+            self.largest_handle
+        };
         let mut handles = self.take_spare(bytes);
         let mut have = handles.iter().map(|(bytes, _)| bytes).sum::<u64>();
         while have < bytes {
             let within = addr + have < seam && seam < addr + bytes;
             let end = if within { seam - addr } else { bytes };
-            let end = end.min(have + self.largest_handle);
+            let end = end.min(have + largest);
             match self.create(driver, end - have) {
                 Ok(handle) => handles.push((end - have, handle)),
                 Err(refusal) => {

@@ -17,7 +17,7 @@ use crate::arena::{Arena, Mapping};
 use crate::driver::{DevicePtr, Driver, DriverError};
 use crate::history::Action;
 use crate::metadata::{Block, Entry, State, covers};
-use crate::pages::{Refusal, Unmapped};
+use crate::pages::{Cut, Refusal, Unmapped};
 use crate::size_class;
 use crate::sync::{Mutex, lock};
 use std::collections::{BTreeMap, VecDeque};
@@ -115,7 +115,7 @@ impl<D: Driver> Pool<D> {
         block.units.store(units, Relaxed);
         block.arena.store(arena.index, Relaxed);
         block.is_slot.store(0, Relaxed);
-        let (mappings, refusal) = match self.pages.map(&self.driver, base, mapped, 0, &[]) {
+        let (mappings, refusal) = match self.pages.map(&self.driver, base, mapped, Cut::default(), &[]) {
             Ok(mappings) => (mappings, None),
             Err(Unmapped { refusal, stuck }) => (stuck, Some(refusal)),
         };

@@ -13,7 +13,7 @@ use crate::arena::{Arena, ArenaKey, Kind, Mapping, Span};
 use crate::driver::{DevicePtr, Driver, Stream};
 use crate::history::Action;
 use crate::metadata::{State, covers};
-use crate::pages::{Refusal, Unmapped};
+use crate::pages::{Cut, Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
 use crate::thread::Cache;
@@ -309,8 +309,11 @@ impl<D: Driver> Pool<D> {
                 continue;
             }
             let handles: Vec<Mapping> = lent.iter().flat_map(|lent| lent.mappings(arena)).collect();
-            let seam = if self.pages.affords_seam() { seam } else { 0 };
-            match self.pages.map(&self.driver, growth.addr, growth.bytes, seam, &handles) {
+            let cut = Cut {
+                seam: if self.pages.affords_seam() { seam } else { 0 },
+                streams: self.others(arena).next().is_some(),
+            };
+            match self.pages.map(&self.driver, growth.addr, growth.bytes, cut, &handles) {
                 Ok(mappings) => {
                     self.settle(lent, |_| true);
                     self.note_memory(Action::Map, arena, growth.addr, growth.bytes);
