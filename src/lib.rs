@@ -42,4 +42,4 @@ mod thread;
 pub use config::Config;
 pub use error::{Error, Result};
 pub use pool::{CallbackId, Pool, PrivateId};
-pub use stats::{AddressInfo, AddressState, BlockInfo, BlockState, Snapshot, Stats, StepTotal};
+pub use stats::{AddressInfo, AddressState, BlockInfo, BlockState, GivenOut, Snapshot, Stats, StepTotal, Totals};

@@ -26,7 +26,8 @@ pub struct Stats {
     pub magazine_bytes: u64,
     /// `requested_bytes` when `allocated_bytes` was highest.
     pub peak_requested_bytes: u64,
-    /// Highest `allocated_bytes`: exact with one thread, otherwise at most 1 MiB a thread from the true one.
+    /// Highest `allocated_bytes`: exact with one thread. With several, 1 MiB a thread may be missing, and what one frees and another
+    /// allocates while they are added up can count twice.
     pub peak_allocated_bytes: u64,
     /// Highest `active_bytes`, as exact.
     pub peak_active_bytes: u64,
@@ -46,6 +47,8 @@ pub struct Stats {
     pub freed_requested_bytes: u64,
     /// Requests that no magazine could meet.
     pub miss_count: u64,
+    /// How long requests took that a thread's own magazine met: of each thread's about one in 1,024.
+    pub hit_times: Histogram,
     /// How long those took that no list of ready blocks could meet either, and that got their memory.
     pub miss_times: Histogram,
     /// Times that the pool grew: by idle memory, by memory from the driver, or by both.
@@ -162,6 +165,33 @@ impl fmt::Display for Stats {
             self.live_blocks, self.alloc_count, self.free_count, self.miss_count, self.out_of_memory_count
         )
     }
+}
+
+/// What one stream got of one size, so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct GivenOut {
+    /// The stream's handle, as first passed; `None` for all streams and private pools that are gone.
+    pub stream: Option<Stream>,
+    /// The private pool that it was for, if any.
+    pub private: Option<(u64, u64)>,
+    /// Bytes of each block, rounded to a multiple of 512; above 1 MiB the next power of two.
+    pub size: u64,
+    /// How many blocks.
+    pub alloc_count: u64,
+    /// Their bytes, as asked for.
+    pub requested_bytes: u64,
+    /// Their bytes, rounded to multiples of 512.
+    pub allocated_bytes: u64,
+}
+
+/// What a pool has given out so far, whether it came back or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Totals {
+    /// The device's ordinal.
+    pub device: i32,
+    /// By stream, private pool and size.
+    pub given_out: Vec<GivenOut>,
 }
 
 /// A block that a user has.

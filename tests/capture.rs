@@ -304,3 +304,34 @@ fn no_wait_for_the_device_meets_a_capture_that_begins_beside_it() {
     assert_eq!(sim.violations(), []);
     assert_eq!(pool.check(), Ok(()));
 }
+
+#[test]
+fn what_a_private_pool_was_given_is_counted_also_once_it_is_gone() {
+    let (_sim, pool) = device();
+    let given = |private: Option<(u64, u64)>| -> u64 {
+        let rows = pool.totals().given_out;
+        let of_it = rows.iter().filter(|row| row.private == private);
+        of_it.map(|row| row.alloc_count).sum()
+    };
+    for round in 0..200 {
+        let name = (7, round);
+        pool.begin_private(name, |_| true);
+        let blocks = [1000, 3 * MIB].map(|bytes| pool.alloc(bytes, Stream::LEGACY).expect("there is room"));
+        blocks.iter().for_each(|&block| pool.free(block).expect("live"));
+        pool.end_private(name);
+        assert_eq!(given(Some(name)), 2);
+        pool.release_private(name);
+        // Its memory goes, and with it what its arena is kept for.
+        pool.trim(0).expect("no capture is under way");
+    }
+    let totals = pool.totals();
+    let all: u64 = totals.given_out.iter().map(|row| row.alloc_count).sum();
+    assert_eq!((all, pool.stats().alloc_count), (400, 400));
+    let requested: u64 = totals.given_out.iter().map(|row| row.requested_bytes).sum();
+    assert_eq!(requested, pool.stats().freed_requested_bytes);
+    assert!(
+        totals.given_out.iter().any(|row| row.stream.is_none()),
+        "some have gone"
+    );
+    assert!(totals.given_out.len() < 400, "those are one row for each size");
+}

@@ -1,4 +1,5 @@
-"""What a pool says about itself: `Pool.stats()`, which is cheap, and `Pool.snapshot()`, which looks at every block.
+"""What a pool says about itself: `Pool.stats()`, which is cheap, `Pool.totals()`, which looks at every size of every
+thread, and `Pool.snapshot()`, which looks at every block.
 
 Sizes are bytes. Requested is what callers asked for; allocated is that rounded to size classes; active adds blocks that
 are freed and still in use on a stream; reserved is what the pool holds from the driver.
@@ -79,8 +80,9 @@ class Stats:
     peak_requested_bytes: int
     """`requested_bytes` when `allocated_bytes` was highest since `reset_peak`."""
     peak_allocated_bytes: int
-    """The most that `allocated_bytes` was since `reset_peak`. Exact while one thread uses the pool; otherwise at most
-    one fold, 1 MiB, a thread away from it: a thread adds its changes to the pool's level when they come to 1 MiB."""
+    """The most that `allocated_bytes` was since `reset_peak`. Exact while one thread uses the pool. With several, one
+    fold, 1 MiB a thread, may be missing: what a thread adds by blocks up to 1 MiB is looked at together with others'
+    when it comes to that. What one frees and another allocates while they are added up can count twice."""
     peak_active_bytes: int
     """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`."""
     peak_reserved_bytes: int
@@ -99,10 +101,13 @@ class Stats:
     """The same, as asked for."""
     miss_count: int
     """Allocations that no magazine could meet."""
+    hit_times: tuple[int, ...]
+    """How long allocations took that the thread's own magazine met, of each thread's one in 1,024: the n-th number
+    counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. Reading the clock is part of
+    it, some 20 ns."""
     miss_times: tuple[int, ...]
-    """How long those took that no list of ready blocks could meet either, and that got their memory: the n-th number
-    counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. What a magazine or such a list
-    meets takes tens of nanoseconds and is not timed: reading the clock would take as long."""
+    """How long those took, all of them, that no list of ready blocks could meet, and that got their memory; counted as
+    `hit_times`."""
     growth_count: int
     """Times that the pool grew: by idle memory, by memory from the driver, or by both."""
     taken_bytes: int
@@ -149,6 +154,11 @@ class Stats:
     """Of all this, the part of blocks above 1 MiB."""
 
     @property
+    def hit_count(self) -> int:
+        """Allocations that the thread's own magazine met."""
+        return max(0, self.alloc_count - self.miss_count)
+
+    @property
     def utilisation(self) -> float:
         """Peak active bytes over peak reserved bytes: 1 is a pool that never held more than was in use."""
         return self.peak_active_bytes / self.peak_reserved_bytes if self.peak_reserved_bytes else 1.0
@@ -161,19 +171,17 @@ class Stats:
         """
         return max(0.0, 1 - self.largest_free_bytes / self.cached_bytes) if self.cached_bytes else 0.0
 
+    def hit_time_below(self, part: float) -> int:
+        """Return nanoseconds that `part` (0 to 1) of the timed hits took less than; at most twice the least such."""
+        return _time_below(self.hit_times, part)
+
     def miss_time_below(self, part: float) -> int:
         """Return nanoseconds that `part` (0 to 1) of the timed misses took less than; at most twice the least such."""
-        wanted = sum(self.miss_times) * part
-        seen = 0
-        for place, count in enumerate(self.miss_times):
-            seen += count
-            if count and seen >= wanted:
-                return 2 << place
-        return 0
+        return _time_below(self.miss_times, part)
 
     def __str__(self) -> str:
         """Lay the numbers out as a table, for people and bug reports."""
-        from flagstone._text import duration, size, table
+        from flagstone._text import size, table
 
         rows = [
             ("requested", size(self.requested_bytes), size(self.peak_requested_bytes)),
@@ -188,12 +196,10 @@ class Stats:
             ("blocks that wait for streams", f"{self.pending_blocks:,}", ""),
             ("allocations", f"{self.alloc_count:,}", ""),
             ("frees", f"{self.free_count:,}", ""),
+            ("hits", f"{self.hit_count:,}", ""),
+            *_time_rows(self.hit_times),
             ("misses", f"{self.miss_count:,}", ""),
-            *(
-                (f"  {100 * part:g} % of them below", duration(self.miss_time_below(part) / 1000), "")
-                for part in (0.5, 0.99)
-                if any(self.miss_times)
-            ),
+            *_time_rows(self.miss_times),
             ("growths", f"{self.growth_count:,}", ""),
             ("short of memory", f"{self.pressure_count:,}", ""),
             *((f"  {step.name}", step.summary(), "") for step in self.steps if step.count),
@@ -207,6 +213,80 @@ class Stats:
         )
         rows += [(name, f"{count:,}", "") for name, count in mistakes if count]
         return table((f"device {self.device}", "now", "peak"), rows)
+
+
+def _time_below(times: tuple[int, ...], part: float) -> int:
+    wanted = sum(times) * part
+    seen = 0
+    for place, count in enumerate(times):
+        seen += count
+        if count and seen >= wanted:
+            return 2 << place
+    return 0
+
+
+def _time_rows(times: tuple[int, ...]) -> list[tuple[str, str, str]]:
+    from flagstone._text import duration
+
+    below = ((part, duration(_time_below(times, part) / 1000)) for part in (0.5, 0.99))
+    return [(f"  {100 * part:g} % of the timed below", time, "") for part, time in below] if any(times) else []
+
+
+@dataclass(frozen=True)
+class GivenOut:
+    """What one stream got of one size so far, whether it came back or not."""
+
+    stream: int | None
+    """The stream's handle; None for all streams and private pools together that are gone."""
+    pool_id: tuple[int, int] | None
+    """The private pool that it was for, as torch's graphs and memory pools have them; (0, 0) for none."""
+    size: int
+    """Bytes of each block, a multiple of 512; above 1 MiB the next power of two."""
+    alloc_count: int
+    requested_bytes: int
+    """As asked for."""
+    allocated_bytes: int
+    """Rounded to multiples of 512."""
+
+
+@dataclass(frozen=True)
+class Total:
+    """What one stream, size or private pool got of a pool so far."""
+
+    alloc_count: int
+    requested_bytes: int
+    """As asked for."""
+    allocated_bytes: int
+    """Rounded to multiples of 512."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What a pool has given out so far; exact when no thread allocates meanwhile."""
+
+    device: int
+    given_out: tuple[GivenOut, ...]
+    """By stream, private pool and size."""
+
+    def by_stream(self) -> dict[int | None, Total]:
+        """Return what each stream got, by its handle; None has what those got that are gone."""
+        return self._sums(lambda row: row.stream)
+
+    def by_size(self) -> dict[int, Total]:
+        """Return what was given out of each size; above 1 MiB by the next power of two."""
+        return self._sums(lambda row: row.size)
+
+    def by_private_pool(self) -> dict[tuple[int, int] | None, Total]:
+        """Return what each private pool got, by its name: (0, 0) for what was for none, None for all that are gone."""
+        return self._sums(lambda row: row.pool_id)
+
+    def _sums(self, key: Callable[[GivenOut], Key]) -> dict[Key, Total]:
+        sums: defaultdict[Key, list[int]] = defaultdict(lambda: [0] * 3)
+        for row in self.given_out:
+            total = sums[key(row)]
+            for place, more in enumerate((row.alloc_count, row.requested_bytes, row.allocated_bytes)):
+                total[place] += more
+        return {name: Total(*total) for name, total in sums.items()}
 
 
 @dataclass(frozen=True)

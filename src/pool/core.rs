@@ -1,23 +1,23 @@
 //! The part of a pool that knows no driver: records, arenas, caches, and the hit path.
 
+use super::ledger::Ledger;
 use super::owners::Owned;
 use crate::arena::{Arena, ArenaKey, Metadata, Owner, StreamKey, Visit};
 use crate::driver::{DevicePtr, Stream};
 use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
-use crate::size_class::{self, CLASS_MAX, UNIT};
+use crate::size_class::{self, CLASS_MAX};
 use crate::sync::atomic::{AtomicI32, AtomicU64};
 use crate::sync::{Mutex, lock};
-use crate::thread::{
-    Busy, Cache, Count, Counters, Current, Lender, NO_STREAM, OwnCaches, Owners, Sum, Totals, magazines_available,
-};
+use crate::thread::{Busy, Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, magazines_available};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Once, Weak};
+use std::time::Instant;
 
 /// Set in a forked child, where the driver does not work.
 static FORKED: AtomicBool = AtomicBool::new(false);
@@ -46,6 +46,8 @@ fn watch_fork() {
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     pub(crate) misses: AtomicU64,
+    /// How long hits took, one in some of each thread's.
+    pub(crate) hit_times: histogram::Recorder,
     /// How long those took that no list of ready blocks could meet.
     pub(crate) miss_times: histogram::Recorder,
     pub(crate) growths: AtomicU64,
@@ -72,27 +74,22 @@ pub(crate) enum Hit<'a> {
     Miss,
     /// A block, given out.
     Block(DevicePtr),
-    /// A block, given out, that has to be counted yet.
+    /// A block, given out, about which there is something to do.
     Rest(Rest<'a>),
 }
 
-/// A block that was given out, and what is left to count of it.
+/// A block that was given out, and the cache that it is from.
 pub(crate) struct Rest<'a> {
     core: &'a Core,
-    counters: &'a Counters,
+    cache: &'a Cache,
     block: &'a Block,
-    count: Count,
 }
 
 impl Rest<'_> {
-    /// Does that; the block's address, as the C functions return it. In last place of a hit it needs no stack frame.
+    /// Does it; the block's address, as the C functions return it. In last place of a hit it needs no stack frame.
     #[inline(always)]
     pub(crate) fn finish(self) -> *mut c_void {
-        if self.count == Count::Peak {
-            self.core.finish_peak(self.counters, self.block)
-        } else {
-            self.core.finish_alloc(self.counters, self.block)
-        }
+        self.core.finish_alloc(self.cache, self.block)
     }
 }
 
@@ -142,6 +139,7 @@ pub(crate) struct Core {
     /// For threads that have no cache any more; written under the lock.
     orphans: Counters,
     orphans_lock: Mutex<()>,
+    pub(super) ledger: Ledger,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
@@ -174,6 +172,7 @@ impl Core {
             own: OwnCaches::new(),
             orphans: Counters::default(),
             orphans_lock: Mutex::default(),
+            ledger: Ledger::default(),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
             me: me.clone(),
@@ -221,33 +220,30 @@ impl Core {
     /// A block from the calling thread's magazines, if it has one of so many units.
     #[inline(always)]
     pub(crate) fn pop<'a>(&'a self, busy: Busy<'a>, units: u64, requested: u64) -> Hit<'a> {
-        let (counters, bytes) = (busy.cache().counters(), units * UNIT);
+        let cache = busy.cache();
         // Two ways from here to the end, so that nobody asks for the kind twice.
         if units <= CLASS_MAX.into() {
-            let Some(block) = busy.pop_small(units) else {
+            let Some((block, more)) = busy.pop_small(units, requested) else {
                 return Hit::Miss;
             };
             hand_out(block, requested);
-            self.handed_out(counters, block, counters.alloc_small(bytes, requested))
+            self.handed_out(cache, block, more)
         } else {
-            let Some(block) = busy.pop_large(units) else {
+            let Some((block, more)) = busy.pop_large(units, requested) else {
                 return Hit::Miss;
             };
             hand_out(block, requested);
-            self.handed_out(counters, block, counters.alloc_large(&self.totals, bytes, requested))
+            self.handed_out(cache, block, more)
         }
     }
 
     #[inline(always)]
-    fn handed_out<'a>(&'a self, counters: &'a Counters, block: &'a Block, count: Count) -> Hit<'a> {
-        match count {
-            Count::Done => Hit::Block(block.addr()),
-            count => Hit::Rest(Rest {
-                core: self,
-                counters,
-                block,
-                count,
-            }),
+    fn handed_out<'a>(&'a self, cache: &'a Cache, block: &'a Block, more: bool) -> Hit<'a> {
+        if more {
+            let core = self;
+            Hit::Rest(Rest { core, cache, block })
+        } else {
+            Hit::Block(block.addr())
         }
     }
 
@@ -265,60 +261,54 @@ impl Core {
         }
         let (requested, units) = (block.requested(), block.units());
         self.compare(requested, size);
-        let (counters, bytes) = (cache.counters(), size_class::bytes(units));
-        // Two ways from here to the end, as in `pop`.
-        if units <= CLASS_MAX {
-            if !counters.free_small(bytes, requested) {
-                self.finish_free(cache, block);
-                return true;
+        // SAFETY: records and caches are both ours.
+        let taken = unsafe {
+            if units <= CLASS_MAX {
+                cache.take_small(block, units, requested)
+            } else {
+                cache.take_large(block, units, requested)
             }
-            // SAFETY: records and caches are both ours.
-            if !unsafe { cache.push_small(block, units) } {
-                self.overflow(block);
-            }
-        } else {
-            if !counters.free_large(bytes, requested) {
-                self.finish_free(cache, block);
-                return true;
-            }
-            // SAFETY: as above.
-            if !unsafe { cache.push_large(block, units) } {
-                self.overflow(block);
-            }
+        };
+        if !taken {
+            self.finish_free(cache, block);
         }
         true
     }
 
-    /// The rare rest of a free: one that has to be counted slowly. A call in last place, and one that cannot unwind, leaves the
-    /// hit path without a stack frame.
+    /// The rare rest of a free: one that the magazine did not take at once. A call in last place, and one that cannot unwind,
+    /// leaves the hit path without a stack frame.
     #[cold]
     #[inline(never)]
     extern "C" fn finish_free(&self, cache: &Cache, block: &Block) {
-        self.free_slowly(cache.counters(), block);
+        cache.count_free(&self.totals, block.units(), block.requested());
         // SAFETY: records and caches are both ours.
         if !unsafe { cache.push(block, block.units()) } {
             self.overflow(block);
         }
     }
 
-    /// The rare rest of an allocation: one that has to be counted slowly. As [`Self::finish_free`].
+    /// The rare rest of an allocation: there is something to tell, a new peak to look for, or a hit to be timed. As
+    /// [`Self::finish_free`].
     #[cold]
     #[inline(never)]
-    extern "C" fn finish_alloc(&self, counters: &Counters, block: &Block) -> *mut c_void {
-        counters.alloc_slowly(&self.totals, block.bytes(), block.requested(), || self.read_owners());
+    extern "C" fn finish_alloc(&self, cache: &Cache, block: &Block) -> *mut c_void {
+        cache.settle(&self.totals, block.units() > CLASS_MAX, self.owners());
+        if cache.samples_next() {
+            self.own.forget(cache);
+            Current::sample_next(self.number, cache.index);
+        }
         pointer(block.addr())
     }
 
-    /// The rare rest of an allocation: there may be a new peak. As [`Self::finish_free`].
-    #[cold]
-    #[inline(never)]
-    extern "C" fn finish_peak(&self, counters: &Counters, block: &Block) -> *mut c_void {
-        counters.look_for_peak(&self.totals, || self.read_owners());
-        pointer(block.addr())
-    }
-
-    fn free_slowly(&self, counters: &Counters, block: &Block) {
-        counters.free_slowly(&self.totals, block.bytes(), block.requested(), || self.read_owners());
+    /// A hit that is timed, as this cache said. A stream that is not a default one gets none.
+    pub(crate) fn timed_hit(&self, cache: u32, bytes: u64, stream: Stream) -> Option<DevicePtr> {
+        let cache = Some(self.caches.get(cache)).filter(|cache| cache.is_mine() && cache.is_default())?;
+        // SAFETY: caches and the table are both ours.
+        unsafe { self.own.remember(cache) };
+        let began = Instant::now();
+        let addr = self.alloc_hit(bytes, stream).addr()?;
+        self.events.hit_times.add(began.elapsed());
+        Some(addr)
     }
 
     /// The counters of all threads.
@@ -327,18 +317,14 @@ impl Core {
         caches.chain(std::iter::once(&self.orphans))
     }
 
-    fn read_owners(&self) -> Owners {
-        Owners::read(self.owners())
-    }
-
     /// Bytes given out, or freed and waiting.
     pub(crate) fn active_now(&self) -> u64 {
-        self.totals.active_now(&self.read_owners())
+        self.totals.active_now(self.owners())
     }
 
     /// Bytes freed that wait, by this much more.
     pub(crate) fn add_pending(&self, bytes: u64) {
-        self.totals.add_pending(bytes, || self.read_owners());
+        self.totals.add_pending(bytes, self.owners());
     }
 
     /// Counts a free whose size is not the block's.
@@ -351,15 +337,12 @@ impl Core {
 
     /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
     pub(crate) fn count_free(&self, block: &Block) {
-        let count = |counters: &Counters| {
-            if !counters.free(block.bytes(), block.requested()) {
-                self.free_slowly(counters, block);
-            }
-            counters.bound_idle(&self.totals);
-        };
+        let (units, requested) = (block.units(), block.requested());
         match Current::with(|current| current.any(self.number)).flatten() {
-            Some(cache) => count(cache.counters()),
-            None => self.as_orphan(count),
+            Some(cache) => cache.count_free(&self.totals, units, requested),
+            None => self.as_orphan(|orphans| {
+                orphans.free(&self.totals, block.bytes(), requested);
+            }),
         }
     }
 
@@ -368,7 +351,7 @@ impl Core {
         let _lock = lock(&self.orphans_lock);
         count(&self.orphans);
         // Every time: no owner is there to do it later.
-        self.orphans.rest(&self.totals, || self.read_owners());
+        self.orphans.rest(&self.totals);
     }
 
     /// Gives a held block to the user, counted by the calling thread's cache, or by the pool for a thread without one.
@@ -376,14 +359,20 @@ impl Core {
         let block = self.metadata.blocks.get(index);
         // Relaxed: we hold the block.
         block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
-        let count = |counters: &Counters| {
-            let counted = counters.alloc(&self.totals, block.bytes(), requested);
-            let _ = self.handed_out(counters, block, counted).addr();
-        };
         hand_out(block, requested);
+        let large = block.units() > CLASS_MAX;
         match cache {
-            Some(cache) => count(cache.counters()),
-            None => self.as_orphan(count),
+            Some(cache) => {
+                cache.count_alloc(block.units(), requested);
+                cache.settle(&self.totals, large, self.owners());
+            }
+            None => {
+                self.ledger.count(self.arena_of(block).index, block.bytes(), requested);
+                self.as_orphan(|orphans| {
+                    orphans.alloc(block.bytes(), requested);
+                    orphans.settle(&self.totals, large, self.owners());
+                });
+            }
         }
         block.addr()
     }
@@ -403,6 +392,7 @@ impl Core {
         let arena = match owned.vacant(&self.arenas, key, may_end) {
             Some(index) => {
                 let arena = self.arenas.get(index);
+                self.ledger.close(arena, self.caches.iter());
                 arena.change_owner(Owner { key, stream });
                 arena
             }
@@ -520,7 +510,6 @@ impl Core {
         let cache = self.caches.get(block.cache.load(Relaxed));
         // For small blocks all of the magazines make room, so that what fills them need not be what is used now. Large
         // ones have the room that they have.
-        cache.counters().bound_idle(&self.totals);
         if block.units() <= CLASS_MAX {
             self.share(self.arena_of(block), cache.take_own());
             // SAFETY: records and caches are both ours.
@@ -568,7 +557,7 @@ impl Lender for Core {
             inner.give_chain(&self.metadata, cache.take_own());
             inner.give_chain(&self.metadata, cache.take_remote());
         }
-        cache.counters().rest(&self.totals, || self.read_owners());
+        cache.rest(&self.totals);
         cache.release();
         arena.end_thread();
         lock(&self.vacant).entry(cache.arena).or_default().push(cache.index);

@@ -16,7 +16,7 @@ use crate::metadata::{State, covers};
 use crate::pages::{Cut, Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
-use crate::thread::Cache;
+use crate::thread::{Cache, Current};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -39,6 +39,11 @@ impl<D: Driver> Pool<D> {
         if forked() {
             return Err(Error::Forked);
         }
+        let sample = Current::take_sample(self.core.number);
+        if let Some(addr) = sample.and_then(|cache| self.core.timed_hit(cache, bytes, stream)) {
+            return Ok(addr);
+        }
+        let began = sample.map(|_| Instant::now());
         let units = size_class::units(bytes);
         if units == 0 {
             return Err(Error::TooLarge {
@@ -61,10 +66,13 @@ impl<D: Driver> Pool<D> {
             self.core.cache(arena)
         };
         // Streams that are not default ones, and size 0, come here every time; while a history is recorded all do.
-        let popped = cache
-            .and_then(Cache::enter)
-            .and_then(|busy| self.core.pop(busy, u64::from(units), bytes).addr());
-        let addr = match popped {
+        let popped = || {
+            let busy = cache.and_then(Cache::enter)?;
+            let addr = self.core.pop(busy, u64::from(units), bytes).addr()?;
+            began.inspect(|began| self.core.events.hit_times.add(began.elapsed()));
+            Some(addr)
+        };
+        let addr = match popped() {
             Some(addr) => addr,
             None => {
                 count(&self.core.events.misses);

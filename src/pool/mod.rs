@@ -35,6 +35,7 @@ mod free;
 mod give;
 mod guard;
 mod history;
+mod ledger;
 mod miss;
 mod owners;
 mod poison;

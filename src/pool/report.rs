@@ -59,6 +59,7 @@ impl<D: Driver> Pool<D> {
             freed_bytes: sum.all.freed,
             freed_requested_bytes: sum.all.returned,
             miss_count: read(&events.misses),
+            hit_times: events.hit_times.get(),
             miss_times: events.miss_times.get(),
             growth_count: read(&events.growths),
             taken_bytes: taken.bytes,

@@ -188,6 +188,13 @@ impl BasePool {
         py.detach(|| self.pool.reset_peak());
     }
 
+    /// What was given out so far, by stream, private pool and size, as `flagstone.stats.Totals`. Looks at every size of every
+    /// thread. `ForkError` in a forked child.
+    fn totals<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        unforked()?;
+        stats::totals(py, &py.detach(|| self.pool.totals()))
+    }
+
     /// Every segment with its blocks, as `flagstone.stats.Snapshot`. A full walk: not for hot paths. `ForkError` in a forked
     /// child.
     fn snapshot<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::attributes::set_fields;
 use super::ending;
-use crate::stats::{LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats, StepTotal};
+use crate::stats::{GivenOut, LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats, StepTotal, Totals};
 
 /// `flagstone.stats.Stats`.
 pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
@@ -49,6 +49,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         driver_error_count,
         limit,
         host_bytes;
+        hit_times,
         miss_times,
         steps,
         large
@@ -58,6 +59,7 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         .map(|total| step(py, total))
         .collect::<PyResult<Vec<_>>>()?;
     fields.set_item("steps", PyTuple::new(py, steps)?)?;
+    fields.set_item("hit_times", PyTuple::new(py, hit_times.0)?)?;
     fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
     fields.set_item("large", large_stats(py, large)?)?;
     ending::call(&class(py, "Stats")?, &PyTuple::empty(py), Some(&fields))
@@ -93,6 +95,35 @@ fn large_stats<'py>(py: Python<'py>, stats: &LargeStats) -> PyResult<Bound<'py, 
         reserved_bytes,
     });
     ending::call(&class(py, "LargeStats")?, &PyTuple::empty(py), Some(&fields))
+}
+
+/// `flagstone.stats.Totals`.
+pub fn totals<'py>(py: Python<'py>, totals: &Totals) -> PyResult<Bound<'py, PyAny>> {
+    let rows = totals
+        .given_out
+        .iter()
+        .map(|row| given_out(py, row))
+        .collect::<PyResult<Vec<_>>>()?;
+    make(py, "Totals", (totals.device, PyTuple::new(py, rows)?))
+}
+
+fn given_out<'py>(py: Python<'py>, row: &GivenOut) -> PyResult<Bound<'py, PyAny>> {
+    let GivenOut {
+        stream,
+        private,
+        size,
+        alloc_count,
+        requested_bytes,
+        allocated_bytes,
+    } = row;
+    let stream = stream.map(|stream| stream.0);
+    // As segments have it; of streams and private pools that are gone it is not known.
+    let pool_id = stream.map(|_| private.unwrap_or((0, 0)));
+    make(
+        py,
+        "GivenOut",
+        (stream, pool_id, size, alloc_count, requested_bytes, allocated_bytes),
+    )
 }
 
 /// `flagstone.stats.Snapshot`.

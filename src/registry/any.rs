@@ -16,7 +16,7 @@ use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
 use crate::history::History;
 use crate::pool::{CallbackId, Core, Pool, PrivateId};
-use crate::stats::{AddressInfo, BlockInfo, Snapshot, Stats};
+use crate::stats::{AddressInfo, BlockInfo, Snapshot, Stats, Totals};
 
 /// Which kind of device a pool asks for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -403,6 +403,12 @@ impl AnyPool {
     /// See [`Pool::reset_peak`].
     pub fn reset_peak(&self) {
         each!(self, pool => pool.reset_peak());
+    }
+
+    /// See [`Pool::totals`].
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        each!(self, pool => pool.totals())
     }
 
     /// See [`Pool::snapshot`].

@@ -37,6 +37,13 @@ pub(crate) fn light() {
     fence(Ordering::SeqCst);
 }
 
+/// Beside a `SeqCst` read-modify-write that is meant as a barrier: loom takes it for `AcqRel`.
+#[inline(always)]
+pub(crate) fn both() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 /// The taker's barrier.
 pub(crate) fn heavy() {
     // SeqCst: orders our store before our load.

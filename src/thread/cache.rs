@@ -11,12 +11,13 @@
 //! A hit asks nothing more for that than it asks anyway: what is revoked serves no stream, and has no room for any block.
 //!
 //! Invariants:
-//! - `held` = bytes of the blocks in magazines, small and large apart, each at most its bound;
+//! - `held` = bytes of the blocks in magazines, small and large apart, each at most its bound (see [`Counters`]);
 //! - every block in a magazine is `CACHED` and has this cache as its `cache`;
 //! - magazines change only between `busy = 1` and `busy = 0` of the owner, or while `revoked` by the one taker.
 
 use super::barrier;
-use super::counters::Counters;
+use super::counters::{COUNTED, Counters, Totals};
+use super::slots::{Classes, Countdown, Given, LARGE_SLOTS, large_slot};
 use super::token::token;
 use crate::freelist::TakeAll;
 use crate::metadata::{Block, Blocks};
@@ -26,8 +27,6 @@ use crate::sync::{length, yield_now};
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Places for sizes above [`CLASS_MAX`]: each holds blocks of one size at a time.
-pub(crate) const LARGE_SLOTS: usize = length(64, 2);
 /// A handle that no stream has.
 pub(crate) const NO_STREAM: usize = usize::MAX;
 /// How often a taker looks before it leaves a busy owner alone. With a yield each, a few milliseconds.
@@ -56,42 +55,23 @@ impl Magazine {
         unsafe { first.as_ref() }
     }
 
+    /// Takes the first block out.
+    #[inline(always)]
+    fn get(&self, first: &Block) {
+        self.0.store(first.next(), Relaxed);
+    }
+
+    /// Puts a block in front.
+    #[inline(always)]
+    fn put(&self, block: &Block) {
+        block.set_next(self.0.load(Relaxed));
+        self.0.store(ptr::from_ref(block).cast_mut(), Relaxed);
+    }
+
     /// The block behind another one.
     fn behind(block: &Block) -> Option<&Block> {
         // SAFETY: as in `first`.
         unsafe { block.next().as_ref() }
-    }
-}
-
-/// What magazines hold and may hold, in bytes.
-#[derive(Debug, Default)]
-struct Stock {
-    held: AtomicU64,
-    bound: AtomicU64,
-}
-
-impl Stock {
-    /// Takes the first block out of one of its magazines.
-    #[inline(always)]
-    fn get(&self, magazine: &Magazine, first: &Block, units: u64) {
-        magazine.0.store(first.next(), Relaxed);
-        let held = self.held.load(Relaxed) - units * size_class::UNIT;
-        self.held.store(held, Relaxed);
-    }
-
-    /// Puts a block into one of its magazines, if there is room.
-    #[inline(always)]
-    fn put(&self, magazine: &Magazine, block: &Block, units: u32) -> bool {
-        // Acquire: as in `enter_for`. Read before what is held, which a taker that has finished changed.
-        let bound = self.bound.load(Acquire);
-        let held = self.held.load(Relaxed) + size_class::bytes(units);
-        if held > bound {
-            return false;
-        }
-        block.set_next(magazine.0.load(Relaxed));
-        magazine.0.store(ptr::from_ref(block).cast_mut(), Relaxed);
-        self.held.store(held, Relaxed);
-        true
     }
 }
 
@@ -118,8 +98,6 @@ pub(crate) struct Cache {
     serves: usize,
     /// The most bytes on the remote list.
     remote_bound: u64,
-    /// What the bound for blocks above [`CLASS_MAX`] is while nothing is revoked.
-    large_bound: AtomicU64,
     own: Own,
     remote: Remote,
 }
@@ -128,13 +106,16 @@ pub(crate) struct Cache {
 #[repr(C, align(128))]
 struct Own {
     busy: AtomicU32,
-    small: Stock,
+    sample: Countdown,
     counters: Counters,
-    big: Stock,
     magazines: [Magazine; CLASS_MAX as usize + 1],
     /// Of blocks above [`CLASS_MAX`].
     large: [Magazine; LARGE_SLOTS],
+    classes: Classes,
 }
+
+/// What a hit got, and whether there is something to do about it.
+pub(crate) type Popped<'a> = (&'a Block, bool);
 
 /// The owner's section: it is using its magazines.
 pub(crate) struct Busy<'a>(&'a Cache);
@@ -148,36 +129,51 @@ impl Drop for Busy<'_> {
 }
 
 impl<'a> Busy<'a> {
+    /// Lets hits put blocks into the magazines, which are not revoked.
+    fn open(&self) {
+        self.0.own.counters.open();
+    }
+
     /// Whose magazines they are.
     #[inline(always)]
     pub(crate) fn cache(&self) -> &'a Cache {
         self.0
     }
 
-    /// A block of exactly so many units, at most [`CLASS_MAX`], now the caller's.
+    /// A block of exactly so many units, at most [`CLASS_MAX`], now the caller's, for a user who asked for `requested` bytes.
     #[inline(always)]
-    pub(crate) fn pop_small(self, units: u64) -> Option<&'a Block> {
+    pub(crate) fn pop_small(self, units: u64, requested: u64) -> Option<Popped<'a>> {
         let own = &self.0.own;
         let magazine = own.magazines.get(units as usize)?;
         let block = magazine.first()?;
-        own.small.get(magazine, block, units);
-        Some(block)
+        magazine.get(block);
+        let beyond = own.counters.small.give(units * size_class::UNIT);
+        own.counters.alloc_small(requested);
+        own.classes.alloc(units, requested);
+        Some((block, beyond || self.is_sampled()))
     }
 
-    /// A block of exactly so many units, above [`CLASS_MAX`], now the caller's.
+    /// As [`Self::pop_small`], above [`CLASS_MAX`].
     #[inline(always)]
-    pub(crate) fn pop_large(self, units: u64) -> Option<&'a Block> {
+    pub(crate) fn pop_large(self, units: u64, requested: u64) -> Option<Popped<'a>> {
         let own = &self.0.own;
-        let magazine = &own.large[large_slot(units)];
-        let block = magazine.first().filter(|first| u64::from(first.units()) == units)?;
-        own.big.get(magazine, block, units);
-        Some(block)
+        let (slot, counters) = (large_slot(units), &own.counters);
+        if !counters.slots.is_for(slot, units) {
+            return None;
+        }
+        let magazine = &own.large[slot];
+        let block = magazine.first()?;
+        magazine.get(block);
+        let beyond = counters.big.give_large(units * size_class::UNIT);
+        counters.slots.alloc_hit(slot, requested);
+        Some((block, beyond || self.is_sampled()))
     }
-}
 
-const fn large_slot(units: u64) -> usize {
-    // Fibonacci hashing: the top bits of the product are spread well for sizes that are multiples of large powers of two.
-    ((units as u32).wrapping_mul(0x9e37_79b9) >> (u32::BITS - LARGE_SLOTS.ilog2())) as usize
+    #[inline(always)]
+    fn is_sampled(&self) -> bool {
+        // SAFETY: this is the owner.
+        COUNTED && unsafe { self.0.own.sample.tick() }
+    }
 }
 
 impl Cache {
@@ -190,17 +186,13 @@ impl Cache {
             arena,
             serves: stream,
             remote_bound: bound,
-            large_bound: AtomicU64::new(0),
             own: Own {
                 busy: AtomicU32::new(0),
-                small: Stock {
-                    held: AtomicU64::new(0),
-                    bound: AtomicU64::new(bound / SMALL_PART),
-                },
-                counters: Counters::default(),
-                big: Stock::default(),
+                sample: Countdown::new(),
+                counters: Counters::new(bound / SMALL_PART),
                 magazines: std::array::from_fn(|_| Magazine::default()),
                 large: std::array::from_fn(|_| Magazine::default()),
+                classes: Classes::new(),
             },
             remote: Remote::default(),
         }
@@ -271,54 +263,129 @@ impl Cache {
         (self.revoked.load(Acquire) == 0).then_some(busy)
     }
 
-    /// Puts a cached block of so many units in; `false` when there is no room, and the block is still the caller's. The owner
-    /// only.
+    /// Puts a cached block of so many units in that does not come from a user; `false` when there is no room, and the block is
+    /// still the caller's. The owner only.
     ///
     /// # Safety
     /// The block's record must live as long as the cache.
     pub(crate) unsafe fn push(&self, block: &Block, units: u32) -> bool {
-        // SAFETY: by the contract.
-        unsafe {
-            if units <= CLASS_MAX {
-                self.push_small(block, units)
-            } else {
-                self.push_large(block, units)
+        let Some(busy) = self.enter() else {
+            return false;
+        };
+        let own = &self.own;
+        let (magazine, stock) = match own.magazines.get(units as usize) {
+            Some(magazine) if units <= CLASS_MAX => (magazine, &own.counters.small),
+            _ => {
+                let slot = large_slot(units.into());
+                let magazine = &own.large[slot];
+                if !own.counters.slots.is_for(slot, units.into()) {
+                    if magazine.first().is_some() {
+                        return false;
+                    }
+                    own.counters.slots.aim(slot, units);
+                }
+                (magazine, &own.counters.big)
             }
+        };
+        let fits = stock.stock(size_class::bytes(units));
+        if fits {
+            magazine.put(block);
+            busy.open();
         }
+        fits
     }
 
-    /// [`Self::push`] of a block up to [`CLASS_MAX`].
+    /// Takes a block up to [`CLASS_MAX`] back from a user; `false` where that is no hit, and nothing was done. The owner only.
     ///
     /// # Safety
     /// As [`Self::push`].
     #[inline(always)]
-    pub(crate) unsafe fn push_small(&self, block: &Block, units: u32) -> bool {
+    pub(crate) unsafe fn take_small(&self, block: &Block, units: u32, requested: u64) -> bool {
         let _busy = self.begin();
-        match self.own.magazines.get(units as usize) {
-            Some(magazine) => self.own.small.put(magazine, block, units),
-            None => false,
-        }
+        let (counters, bytes) = (&self.own.counters, size_class::bytes(units));
+        let Some(magazine) = self.own.magazines.get(units as usize) else {
+            return false;
+        };
+        let Some(hits) = counters.small.room(bytes) else {
+            return false;
+        };
+        magazine.put(block);
+        counters.small.take(hits);
+        counters.free_small(bytes, requested);
+        true
     }
 
-    /// [`Self::push`] of a block above [`CLASS_MAX`].
+    /// [`Self::take_small`] of a block above [`CLASS_MAX`].
     ///
     /// # Safety
     /// As [`Self::push`].
     #[inline(always)]
-    pub(crate) unsafe fn push_large(&self, block: &Block, units: u32) -> bool {
+    pub(crate) unsafe fn take_large(&self, block: &Block, units: u32, requested: u64) -> bool {
         let _busy = self.begin();
-        let magazine = &self.own.large[large_slot(units.into())];
-        // This may be read while it is revoked: records are there for ever.
-        let fits = magazine.first().is_none_or(|first| first.units() == units);
-        fits && self.own.big.put(magazine, block, units)
+        let (counters, slot) = (&self.own.counters, large_slot(units.into()));
+        if !counters.slots.is_for(slot, units.into()) {
+            return false;
+        }
+        let Some(hits) = counters.big.room(size_class::bytes(units)) else {
+            return false;
+        };
+        self.own.large[slot].put(block);
+        counters.big.take(hits);
+        counters.slots.free_hit(slot, requested);
+        true
+    }
+
+    /// Counts a block that was given out and is from no magazine of this cache. The owner only, and [`Self::settle`] is next.
+    pub(crate) fn count_alloc(&self, units: u32, requested: u64) {
+        self.own.counters.alloc(size_class::bytes(units), requested);
+        if units <= CLASS_MAX {
+            self.own.classes.alloc(units.into(), requested);
+        }
+    }
+
+    /// Counts a block that was given back and is in no magazine of this cache. The owner only.
+    pub(crate) fn count_free(&self, totals: &Totals, units: u32, requested: u64) {
+        if self.own.counters.free(totals, size_class::bytes(units), requested) {
+            self.open();
+        }
+    }
+
+    /// Does what [`Counters::settle`] does. The owner only.
+    pub(crate) fn settle<'a>(&self, totals: &Totals, large: bool, owners: impl Iterator<Item = &'a Counters> + Clone) {
+        self.own.counters.settle(totals, large, owners);
+        self.open();
+    }
+
+    /// Tells the pool everything, as the owner rests from now on. The owner only.
+    pub(crate) fn rest(&self, totals: &Totals) {
+        self.own.counters.rest(totals);
+        self.open();
+    }
+
+    /// Whether the last hit was one after which the next is timed; then they are counted anew. The owner only.
+    pub(crate) fn samples_next(&self) -> bool {
+        // SAFETY: this is the owner.
+        unsafe { self.own.sample.begin_again() }
+    }
+
+    /// What was given out by size, which begins at nothing again if `take` says so: only where the owner is quiet.
+    pub(crate) fn each_size(&self, take: bool, mut with: impl FnMut(u64, Given)) {
+        self.own.classes.each(take, &mut with);
+        self.own.counters.slots.each(take, with);
     }
 
     /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
     pub(crate) fn keep_large(&self, keep: bool) {
         let bound = if keep { self.remote_bound / LARGE_PART } else { 0 };
-        self.large_bound.store(bound, Relaxed);
-        if let Some(_busy) = self.enter() {
-            self.own.big.bound.store(bound, Relaxed);
+        if self.own.counters.big.set_bound(bound) {
+            self.open();
+        }
+    }
+
+    /// Lets hits put blocks into the magazines as far as there is room now.
+    fn open(&self) {
+        if let Some(busy) = self.enter() {
+            busy.open();
         }
     }
 
@@ -327,17 +394,14 @@ impl Cache {
         // Relaxed, all of these: the barrier orders them before the load of `busy`.
         self.revoked.store(1, Relaxed);
         self.stream.store(NO_STREAM, Relaxed);
-        self.own.small.bound.store(0, Relaxed);
-        self.own.big.bound.store(0, Relaxed);
+        self.own.counters.shut();
         barrier::heavy();
     }
 
     /// Lets the owner into its magazines again.
     fn restore(&self) {
         // Release, all of these: the owner sees the magazines as we left them.
-        let large_bound = self.large_bound.load(Relaxed);
-        self.own.big.bound.store(large_bound, Release);
-        self.own.small.bound.store(self.remote_bound / SMALL_PART, Release);
+        self.own.counters.open_again();
         self.stream.store(self.serves, Release);
         self.revoked.store(0, Release);
     }
@@ -361,7 +425,7 @@ impl Cache {
 
     /// Bytes in the magazines.
     fn held(&self) -> u64 {
-        self.own.small.held.load(Relaxed) + self.own.big.held.load(Relaxed)
+        self.own.counters.small.held() + self.own.counters.big.held()
     }
 
     /// Bytes in the magazines and on the remote list.
@@ -372,7 +436,11 @@ impl Cache {
     /// Empties all magazines, of the owner: the first block of a chain, or 0.
     pub(crate) fn take_own(&self) -> u32 {
         match self.enter() {
-            Some(_busy) => self.unload(0),
+            Some(busy) => {
+                let chain = self.unload(0);
+                busy.open();
+                chain
+            }
             None => 0,
         }
     }
@@ -385,9 +453,9 @@ impl Cache {
         for _ in 0..PATIENCE {
             // Acquire: the magazines as the owner left them.
             if self.own.busy.load(Acquire) == 0 {
-                // An owner that was in `keep_large` as we revoked may have set this bound after us. It does so once: from now
-                // on it sees that they are revoked.
-                if self.own.big.bound.load(Relaxed) == 0 {
+                // The owner may have opened what we shut, if it was in its section then. It does so once: from now on it sees
+                // that they are revoked.
+                if self.own.counters.is_shut() {
                     chain = self.unload(chain);
                     break;
                 }
@@ -414,8 +482,8 @@ impl Cache {
             }
             magazine.0.store(ptr::null_mut(), Relaxed);
         }
-        self.own.small.held.store(0, Relaxed);
-        self.own.big.held.store(0, Relaxed);
+        self.own.counters.small.unload();
+        self.own.counters.big.unload();
         chain
     }
 
@@ -460,7 +528,10 @@ mod tests {
         } else {
             Busy::pop_large
         };
-        cache.enter().and_then(|busy| pop(busy, units)).map_or(0, Block::index)
+        let popped = cache
+            .enter()
+            .and_then(|busy| pop(busy, units, units * size_class::UNIT));
+        popped.map_or(0, |(block, _)| block.index())
     }
 
     fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {

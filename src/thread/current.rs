@@ -30,6 +30,8 @@ pub(crate) struct Current {
     /// Never used again by another thread; not 0.
     pub(crate) number: u64,
     owned: RefCell<Vec<Owned>>,
+    /// The pool whose next request is timed, and the cache that said so.
+    sample: Cell<Option<(u64, u32)>>,
 }
 
 /// What the pointer is once the thread has given its caches back.
@@ -90,9 +92,21 @@ impl Current {
             // Relaxed: a number of its own is all that matters.
             number: NEXT.fetch_add(1, Ordering::Relaxed),
             owned: RefCell::new(Vec::new()),
+            sample: Cell::new(None),
         }));
         CURRENT.set(current);
         Some(current)
+    }
+
+    /// Lets the thread's next request be timed, if it is one of this pool, as this cache says.
+    pub(crate) fn sample_next(pool: u64, cache: u32) {
+        Self::with(|current| current.sample.set(Some((pool, cache))));
+    }
+
+    /// Whether this request is to be timed, and which cache says so.
+    pub(crate) fn take_sample(pool: u64) -> Option<u32> {
+        let (of, cache) = Self::with(|current| current.sample.take()).flatten()?;
+        (of == pool).then_some(cache)
     }
 
     /// The cache that this thread owns in `pool` for the stream `key`.

@@ -7,6 +7,7 @@ use super::cache::{Busy, Cache};
 use super::token::token;
 use crate::sync::atomic::AtomicPtr;
 use crate::sync::length;
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -84,6 +85,17 @@ impl OwnCaches {
         if self.entries[place].load(Relaxed) != own.cast_mut() {
             // Release: whoever reads the pointer sees the cache.
             self.entries[place].store(own.cast_mut(), Release);
+        }
+    }
+
+    /// Makes [`Self::enter`] not find a cache of the calling thread, until it is remembered again.
+    pub(crate) fn forget(&self, own: &Cache) {
+        let own: *const Cache = own;
+        for place in [place(token()), place(token()) ^ 1] {
+            // Another thread may set its own meanwhile and lose it: an entry is a hint.
+            if self.entries[place].load(Relaxed) == own.cast_mut() {
+                self.entries[place].store(ptr::null_mut(), Relaxed);
+            }
         }
     }
 }

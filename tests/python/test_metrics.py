@@ -74,13 +74,16 @@ def test_prometheus_scrapes_what_stats_says(pool):
     assert {sample.labels["device"] for sample in samples.values()} == {"0"}
 
 
-def test_prometheus_has_a_histogram_of_misses(pool):
+@pytest.mark.parametrize("what", ["hit", "miss"])
+def test_prometheus_has_histograms_of_hits_and_misses(pool, what):
+    for _ in range(2000):
+        pool.free_raw(pool.alloc_raw(1000))
     registry = CollectorRegistry()
     registry.register(Collector({"mine": pool}))
-    buckets = [sample for (name, *_), sample in scrape(registry).items() if name == "flagstone_miss_seconds_bucket"]
+    buckets = [sample for (name, *_), sample in scrape(registry).items() if name == f"flagstone_{what}_seconds_bucket"]
     counts = [sample.value for sample in buckets]
     assert counts == sorted(counts)
-    assert counts[-1] == sum(pool.stats().miss_times) > 0
+    assert counts[-1] == sum(getattr(pool.stats(), f"{what}_times")) > 0
     bounds = [float(sample.labels["le"]) for sample in buckets]
     assert bounds[0] == 2e-9
     assert bounds[-1] == float("inf")
@@ -174,4 +177,4 @@ def test_the_page_has_every_metric():
     registry.register(Collector({"mine": flagstone.Pool(backend="sim", limit=MIB)}))
     names = {sample.name for family in registry.collect() for sample in family.samples}
     assert [name for name, _ in told] == [metric.name for metric in METRICS]
-    assert {name for _, name in told} == {name for name in names if not name.startswith("flagstone_miss_seconds")}
+    assert {name for _, name in told} == {name for name in names if not name.endswith("_seconds_bucket")}

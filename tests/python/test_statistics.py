@@ -40,7 +40,7 @@ def test_the_table_has_what_a_report_needs(device):
     pool.free_raw(kept)
 
 
-def test_misses_are_timed_and_hits_are_not(device):
+def test_misses_are_timed_and_few_hits_are_not(device):
     pool = flagstone.Pool(device)
     assert pool.stats().miss_time_below(0.5) == 0
     for _ in range(100):
@@ -49,8 +49,89 @@ def test_misses_are_timed_and_hits_are_not(device):
     assert 0 < sum(numbers.miss_times) <= numbers.miss_count < 100
     assert len(numbers.miss_times) == 32
     assert 0 < numbers.miss_time_below(0.5) <= numbers.miss_time_below(1)
-    assert "100 % of them below" not in str(numbers)
-    assert "99 % of them below" in str(numbers)
+    assert sum(numbers.hit_times) == 0
+    assert str(numbers).count("99 % of the timed below") == 1
+
+
+@pytest.mark.parametrize("nbytes", [1000, 4 * MIB])
+@pytest.mark.parametrize("default", [True, False])
+def test_one_hit_in_1024_is_timed(device, nbytes, default):
+    pool = flagstone.Pool(device)
+    stream = 0 if default else device.create_stream()
+    for _ in range(10_000):
+        pool.free_raw(pool.alloc_raw(nbytes, stream))
+    numbers = pool.stats()
+    assert len(numbers.hit_times) == 32
+    assert numbers.hit_count == 10_000 - numbers.miss_count > 9_700, "a timed hit is no miss"
+    assert sum(numbers.hit_times) == 9
+    assert 0 < numbers.hit_time_below(0.5) <= numbers.hit_time_below(1)
+    assert str(numbers).count("99 % of the timed below") == 2
+
+
+def total(row):
+    return (row.alloc_count, row.requested_bytes, row.allocated_bytes)
+
+
+def test_totals_are_divided_by_stream_size_and_private_pool(device):
+    pool = flagstone.Pool(device)
+    stream = device.create_stream()
+    for _ in range(5):
+        pool.free_raw(pool.alloc_raw(1000))
+    pool.alloc_raw(1001, stream)
+    for _ in range(3):
+        pool.free_raw(pool.alloc_raw(3 * MIB, stream))
+    pool.free_raw(pool.alloc_raw(4 * MIB, stream))
+    totals = pool.totals()
+    assert totals.device == 0
+    streams = totals.by_stream()
+    assert total(streams[0]) == (5, 5000, 5 * 1024)
+    assert total(streams[stream]) == (5, 1001 + 13 * MIB, 1024 + 13 * MIB)
+    sizes = totals.by_size()
+    assert total(sizes[1024]) == (6, 6001, 6 * 1024)
+    assert total(sizes[4 * MIB]) == (4, 13 * MIB, 13 * MIB), "3 MiB count to the next power of two"
+    assert sizes.keys() == {1024, 4 * MIB}
+    (everything,) = totals.by_private_pool().values()
+    numbers = pool.stats()
+    assert total(everything) == (
+        numbers.alloc_count,
+        numbers.requested_bytes + numbers.freed_requested_bytes,
+        numbers.allocated_bytes + numbers.freed_bytes,
+    )
+
+
+def test_totals_of_threads_stay_when_the_threads_end(device):
+    pool = flagstone.Pool(device)
+    sizes = [512, 1000, 5000, 70_000, 2 * MIB, 5 * MIB]
+
+    def work():
+        for _ in range(200):
+            for block in [pool.alloc_raw(size) for size in sizes]:
+                pool.free_raw(block)
+
+    for _ in range(3):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    by_size = pool.totals().by_size()
+    for size in sizes:
+        rounded = -(-size // 512) * 512
+        key = rounded if size <= MIB else 1 << (size - 1).bit_length()
+        assert total(by_size[key]) == (2400, 2400 * size, 2400 * rounded)
+    numbers = pool.stats()
+    assert numbers.alloc_count == numbers.free_count == 2400 * len(sizes)
+    assert numbers.live_blocks == numbers.allocated_bytes == numbers.large.allocated_bytes == 0
+
+
+def test_totals_of_streams_that_are_gone_stay(device):
+    pool = flagstone.Pool(device)
+    for _ in range(300):
+        stream = device.create_stream()
+        pool.free_raw(pool.alloc_raw(1000, stream))
+        pool.free_raw(pool.alloc_raw(2 * MIB, stream))
+        device.destroy_stream(stream)
+    assert {size: row.alloc_count for size, row in pool.totals().by_size().items()} == {1024: 300, 2 * MIB: 300}
 
 
 def test_fragmentation_is_what_is_not_in_the_largest_range(device):

@@ -83,6 +83,7 @@ METRICS = (
         "Bytes of all allocations, rounded to size classes.",
         lambda stats: stats.allocated_bytes + stats.freed_bytes,
     ),
+    _count("hits", "hit", "Allocations that the thread's own magazine met.", "hit_count"),
     _count("misses", "miss", "Allocations that no magazine could meet.", "miss_count"),
     _count("growths", "growth", "Times that the pool grew.", "growth_count"),
     Metric("driver.taken", "By", "counter", "Bytes taken from the driver.", attrgetter("taken_bytes")),

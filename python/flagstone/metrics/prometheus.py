@@ -8,7 +8,8 @@ REGISTRY.register(Collector())
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from flagstone._watched import Reading, WatchedPools
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {"By": "_bytes", "s": "_seconds"}
 _LABELS = ("pool", "device")
+_TIMES: tuple[tuple[str, str, Callable[[Stats], tuple[int, ...]]], ...] = (
+    ("hit", "Time of one in 1,024 of the allocations that a magazine met.", attrgetter("hit_times")),
+    ("miss", "Time of allocations that no list of ready blocks could meet.", attrgetter("miss_times")),
+)
 
 
 class Collector(BaseCollector):
@@ -53,14 +58,11 @@ def _families(readings: Iterable[Reading]) -> Iterator[Family]:
             for label, value in metric.points(reading.stats):
                 family.add_metric([*_labels(reading), *label.values()], value)
         yield family
-    times = HistogramMetricFamily(
-        f"{NAMESPACE}_miss_seconds",
-        "Time of allocations that no list of ready blocks could meet.",
-        labels=_LABELS,
-    )
-    for reading in readings:
-        times.add_metric(_labels(reading), _buckets(reading.stats), sum_value=None)
-    yield times
+    for name, description, of in _TIMES:
+        times = HistogramMetricFamily(f"{NAMESPACE}_{name}_seconds", description, labels=_LABELS)
+        for reading in readings:
+            times.add_metric(_labels(reading), _buckets(of(reading.stats)), sum_value=None)
+        yield times
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
@@ -73,11 +75,11 @@ def _labels(reading: Reading) -> tuple[str, str]:
     return reading.name, str(reading.stats.device)
 
 
-def _buckets(stats: Stats) -> list[tuple[str, float]]:
+def _buckets(times: tuple[int, ...]) -> list[tuple[str, float]]:
     """Return what a histogram of Prometheus has: for each bound in seconds how many times were below it."""
     seen, buckets = 0, []
-    *bounded, _ = stats.miss_times
+    *bounded, _ = times
     for place, count in enumerate(bounded):
         seen += count
         buckets.append((repr((2 << place) / 1e9), float(seen)))
-    return [*buckets, ("+Inf", float(sum(stats.miss_times)))]
+    return [*buckets, ("+Inf", float(sum(times)))]

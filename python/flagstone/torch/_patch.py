@@ -24,9 +24,14 @@ _KNOWS_PRIVATE_POOLS = version() >= (2, 13)
 """Whether `torch.cuda.memory_stats` takes ids of pools for keys."""
 
 _NOTHING = Stats(
-    **{field.name: 0 for field in fields(Stats) if field.name not in {"limit", "steps", "large", "miss_times"}},
+    **{
+        field.name: 0
+        for field in fields(Stats)
+        if field.name not in {"limit", "steps", "large", "hit_times", "miss_times"}
+    },
     limit=None,
     steps=(),
+    hit_times=(),
     miss_times=(),
     large=LargeStats(**{field.name: 0 for field in fields(LargeStats)}),
 )

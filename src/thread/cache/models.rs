@@ -50,18 +50,35 @@ impl Shared {
     }
 
     fn pop(&self) -> Option<u32> {
-        self.cache.enter()?.pop_small(SMALL.into()).map(Block::index)
+        self.cache
+            .enter()?
+            .pop_small(SMALL.into(), 1)
+            .map(|(block, _)| block.index())
     }
 
     /// A hit: it asks for whom the magazines are, not whether they are revoked.
     fn hit(&self, units: u32) -> Option<u32> {
         let busy = self.cache.enter_for(token(), 0)?;
         let block = if units == SMALL {
-            busy.pop_small(units.into())
+            busy.pop_small(units.into(), 1)
         } else {
-            busy.pop_large(units.into())
+            busy.pop_large(units.into(), 1)
         };
-        block.map(Block::index)
+        block.map(|(block, _)| block.index())
+    }
+
+    /// A free that is a hit: it asks for room, not whether the magazines are revoked.
+    fn give_back(&self, index: u32) -> bool {
+        let block = self.blocks.get(index);
+        let units = block.units();
+        // SAFETY: the cache is dropped before the records.
+        unsafe {
+            if units == SMALL {
+                self.cache.take_small(block, units, 1)
+            } else {
+                self.cache.take_large(block, units, 1)
+            }
+        }
     }
 
     /// A free by another thread, which notes something in the record before.
@@ -146,7 +163,7 @@ fn the_owner_works_on_with_what_a_taker_left() {
 fn hits_beside_a_taker<const UNITS: u32>() {
     let owner = |shared: &Shared| {
         let mut held: Vec<u32> = shared.hit(UNITS).into_iter().chain([2]).collect();
-        held.retain(|&index| !shared.push(index));
+        held.retain(|&index| !shared.give_back(index));
         held.extend(shared.hit(UNITS));
         held
     };
