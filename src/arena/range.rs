@@ -1,8 +1,8 @@
 //! Free ranges by size: O(1) good-fit with a two-level bitmap (Masmano et al., TLSF, ECRTS 2004).
 //!
 //! Sizes below 32 units have a bin each; above, every power of two is divided into 32 bins, so the ranges of one bin differ by
-//! at most 3 %. A search looks through a bounded number of ranges in the request's own bin for the best of them, and then in the next
-//! bin that is not empty, where all fit. Both cost the same with one free range and with a million.
+//! at most 3 %. A search looks through a bounded number of ranges in the request's own bin for the best of them, then takes the
+//! first range of the next bin that is not empty, which always fits. Both cost the same with one free range and with a million.
 
 use crate::metadata::{Blocks, State};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const SUB: u32 = 32;
 const WORDS: usize = 28;
 const BINS: usize = WORDS * SUB as usize;
-/// How many ranges of a bin are looked at.
+/// How many ranges of the request's own bin are looked at.
 const SCAN: u32 = 16;
 
 /// Bins of free ranges. Guarded by the arena's lock, as are the links in the blocks (hence `Relaxed` throughout).
@@ -82,31 +82,24 @@ impl Ranges {
         }
     }
 
-    /// A range of at least `units`, still in its bin, or 0: of those that are looked at the smallest, and of these the first by address.
+    /// A range of at least `units`, still in its bin, or 0.
     pub(crate) fn find(&self, blocks: &Blocks, units: u32) -> u32 {
         let own = bin(units);
-        match self.smallest(blocks, self.heads[own as usize], units) {
-            0 => self.smallest(blocks, self.first_above(own), units),
-            index => index,
-        }
-    }
-
-    /// The smallest range of at least `units` among the first of a bin, from `index` on; 0 when none of them fits.
-    fn smallest(&self, blocks: &Blocks, mut index: u32, units: u32) -> u32 {
         let mut best = 0;
-        let mut least = (u32::MAX, u64::MAX);
+        let mut best_units = u32::MAX;
+        let mut index = self.heads[own as usize];
         for _ in 0..SCAN {
             if index == 0 {
                 break;
             }
             let block = blocks.get(index);
-            let size = (block.units(), block.addr());
-            if size.0 >= units && size < least {
-                (best, least) = (index, size);
+            let have = block.units();
+            if have >= units && have < best_units {
+                (best, best_units) = (index, have);
             }
             index = block.bin_next.load(Relaxed);
         }
-        best
+        if best != 0 { best } else { self.first_above(own) }
     }
 
     /// The range in which an address lies, or 0.
