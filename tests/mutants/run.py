@@ -2,9 +2,9 @@
 
     python tests/mutants/run.py [TEXT ...]
 
-One fault at a time is made in a copy of the tree; there is a copy for each of the machine's processors, up to four. With
-TEXTs only those faults whose file or model has one of them in its name. Fails where a fault goes unnoticed, where its text
-is not there (once, outside tests), or where the copy does not compile.
+One fault at a time is made in a copy of the tree; there is a copy for each of the machine's processors, up to four.
+With TEXTs only those faults whose file or model has one of them in its name. Fails where a fault goes unnoticed, where
+its text is not there (once, outside tests), or where the copy does not compile.
 """
 
 import os

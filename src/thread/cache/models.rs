@@ -186,6 +186,26 @@ fn hits_and_a_taker_have_the_large_magazines_in_turn() {
 }
 
 #[test]
+fn magazines_that_their_owner_opens_are_shut_again_for_a_taker() {
+    let owner = |shared: &Shared| {
+        let mut held = Vec::new();
+        if !shared.push(1) {
+            held.push(1);
+        }
+        if !shared.give_back(2) {
+            held.push(2);
+        }
+        held
+    };
+    meet(
+        || Shared::new(2, SMALL),
+        owner,
+        Shared::take_anyone,
+        |shared, held, taken| shared.assert_once(2, [held, taken]),
+    );
+}
+
+#[test]
 fn large_blocks_may_be_kept_from_now_on_beside_a_taker() {
     let small = || {
         let shared = Shared::new(1, LARGE);

@@ -24,13 +24,23 @@ impl Shared {
 
     /// The first owner had a large block, and has its bytes.
     fn one_idle() -> Self {
+        Self::idle(1)
+    }
+
+    /// As [`Self::one_idle`], of so many blocks.
+    fn idle(blocks: u64) -> Self {
         let shared = Self::new();
-        shared.alloc(0, LARGE);
+        for _ in 0..blocks {
+            shared.alloc(0, LARGE);
+        }
         let big = &shared.owners[0].big;
         assert!(big.set_bound(1 << 40));
         shared.owners[0].open();
-        big.take(big.room(LARGE).expect("there is room"));
-        assert_eq!((big.untold(), shared.peak()), (-(LARGE as i64), LARGE as i64));
+        for _ in 0..blocks {
+            big.take(big.room(LARGE).expect("there is room"));
+        }
+        let bytes = (blocks * LARGE) as i64;
+        assert_eq!((big.untold(), shared.peak()), (-bytes, bytes));
         shared
     }
 
@@ -101,7 +111,9 @@ fn an_owner_does_not_use_idle_bytes_that_it_has_no_more() {
         shared.hit(0);
     };
     let reclaim = |shared: &Shared| shared.owners[0].big.reclaim(&shared.totals);
-    meet(Shared::one_idle, settle_and_hit, reclaim, |shared, (), _| {
+    // Of two blocks, so that a hit alone may use those of one.
+    let idle = || Shared::idle(2);
+    meet(idle, settle_and_hit, reclaim, |shared, (), _| {
         assert!(
             shared.owners[0].big.untold() <= 0,
             "the level is not below what is live"
