@@ -252,9 +252,11 @@ def test_bench(report, name):
     if name == "rmm-random":
         assert {row["failures"] for row in result["rows"]} == {0}
     if name == "producer-consumer":
-        first, last = (result["rows"][0][f"peak_reserved_bytes{when}"] for when in ("_first", ""))
-        assert first == last
-        assert result["rows"][0]["driver_takes"] == 0
+        ours = result["rows"][0]
+        assert ours["peak_reserved_bytes_first"] <= ours["peak_reserved_bytes"]
+        # As many as are on their way between the threads, and not one more for each that was freed.
+        assert ours["peak_reserved_bytes"] < ours["blocks"] * (4 << 10) / 4
+        assert ours["driver_takes"] < ours["blocks"] / 100
         assert "none" in {row["allocator"] for row in result["rows"]}, "the handing over alone"
     if name == "threads":
         assert any(row["threads"] == 4 and "a shared table" in row["case"] for row in result["rows"])
