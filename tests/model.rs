@@ -11,7 +11,7 @@ use flagstone::driver::Stream;
 use flagstone::driver::sim::{Code, Device, Fault, Options, Sim, StreamKind, Work};
 use flagstone::{Error, Pool};
 use proptest::prelude::*;
-use requests::{FAILING, assert_apart, dependencies, sizes};
+use requests::{FAILING, assert_apart, assert_sound, dependencies, sizes};
 use std::collections::BTreeMap;
 
 const CAPACITY: u64 = 96 << 20;
@@ -298,18 +298,8 @@ impl Model {
     }
 
     fn verify(&self) {
-        if let Err(fault) = self.pool.check() {
-            panic!("{fault}\n{}", self.pool.stats());
-        }
-        let stats = self.pool.stats();
-        assert_eq!(stats.live_blocks as usize, self.live.len());
-        assert_eq!(
-            stats.requested_bytes,
-            self.live.values().map(|block| block.bytes).sum::<u64>()
-        );
-        assert!(stats.reserved_bytes <= CAPACITY);
-        let violations: &[_] = &self.sim.violations();
-        assert!(violations.is_empty(), "{violations:?}");
+        let live = self.live.values().map(|block| block.bytes);
+        assert_sound(&self.pool, &self.sim, live, CAPACITY);
     }
 }
 

@@ -1,7 +1,8 @@
 //! What random sequences of requests are made of, and what every answer must be.
 
+use flagstone::Pool;
 use flagstone::config::Dependencies;
-use flagstone::driver::sim::Call;
+use flagstone::driver::sim::{Call, Sim};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -46,4 +47,18 @@ pub fn assert_apart<B: std::fmt::Debug>(live: &BTreeMap<u64, B>, bytes: impl Fn(
         above.is_none_or(|(&start, _)| addr + size <= start),
         "overlaps {above:x?}"
     );
+}
+
+/// Asserts that the pool's accounts balance, that it has blocks of just these `live` bytes, as asked for, within the device's `capacity`,
+/// and that nothing was done that the device forbids.
+pub fn assert_sound(pool: &Pool<Sim>, sim: &Sim, live: impl ExactSizeIterator<Item = u64>, capacity: u64) {
+    if let Err(fault) = pool.check() {
+        panic!("{fault}\n{}", pool.stats());
+    }
+    let stats = pool.stats();
+    assert_eq!(stats.live_blocks as usize, live.len());
+    assert_eq!(stats.requested_bytes, live.sum::<u64>());
+    assert!(stats.reserved_bytes <= capacity);
+    let violations: &[_] = &sim.violations();
+    assert!(violations.is_empty(), "{violations:?}");
 }

@@ -1,7 +1,7 @@
 //! A device, its pool, and a user who keeps to the rules: what each block is, and whose work was on it.
 
 use crate::actions::{Action, Hand};
-use crate::requests::{FAILING, assert_apart};
+use crate::requests::{FAILING, assert_apart, assert_sound};
 use flagstone::config::Config;
 use flagstone::driver::sim::{Code, Fault, Graph, Options, Sim, StreamKind, Work};
 use flagstone::driver::{Driver, DriverResult, Stream};
@@ -342,18 +342,8 @@ impl Machine {
     }
 
     pub fn verify(&self) {
-        if let Err(fault) = self.pool.check() {
-            panic!("{fault}\n{}", self.pool.stats());
-        }
-        let stats = self.pool.stats();
-        assert_eq!(stats.live_blocks as usize, self.live.len());
-        assert_eq!(
-            stats.requested_bytes,
-            self.live.values().map(|block| block.bytes).sum::<u64>()
-        );
-        assert!(stats.reserved_bytes <= CAPACITY);
-        let violations: &[_] = &self.sim.violations();
-        assert!(violations.is_empty(), "{violations:?}");
+        let live = self.live.values().map(|block| block.bytes);
+        assert_sound(&self.pool, &self.sim, live, CAPACITY);
     }
 
     /// Ends and frees everything: nothing was lost.
