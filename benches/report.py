@@ -48,8 +48,9 @@ flagstone {version}, {profile} build, Python {python}, device: {backend}.
 
 {latency}
 
-Two threads do {threads} times the pairs of one, the median over the sizes. A cudaMalloc and a cudaFree of the demo's
-recording take {driver} by the price list (`docs/simulation.md`), {times:,} times the pair here.
+Instructions are those within the two C functions. Two threads do {threads} times the pairs of one, the median over the
+sizes. A cudaMalloc and a cudaFree of the demo's recording take {driver} by the price list (`docs/simulation.md`),
+{times:,} times the pair here.
 
 ## A pair behind free blocks
 
@@ -89,8 +90,9 @@ first, second and third pass. How torch-async's pool places blocks is the simula
 
 1,000 batches of 0.25 to 4.25 MiB from 8 workers to the device through pinned memory, with copies that are seen to be
 done three batches late (`flagstone bench dataloader`, torch on the simulated CUDA). Rates are medians of 3 after the
-first 50 batches; pinned bytes are those of the largest of 4 runs, and in use is what batches have or copies still need.
-torch counts the bytes that it rounds up to powers of two as in use.
+first 50 batches; processor time is the process's own, without its workers; pinned bytes are those of the largest of 4
+runs, and in use is what batches have and what copies need that were not seen to be done. A `Prefetcher` has 8 pieces of
+2 MiB, in use as long as it runs. torch counts the bytes that it rounds up to powers of two as in use.
 
 {loader}
 
@@ -217,6 +219,7 @@ def loader() -> str:
             "case": "way",
             "batches_per_second": "batches a second",
             "ratio": "to torch's",
+            "cpu_ms_per_batch": "ms of processor a batch",
             "held_mib": "pinned MiB held",
             "in_use_mib": "in use",
             "pinned_ratio": "held to in use",

@@ -159,6 +159,7 @@ fn round(number: usize, lasts: Duration, checked: bool, totals: &Totals) {
         stop: AtomicBool::new(false),
         totals,
     };
+    // Joined, each of them: the end of a scope does not wait for what threads give back after their closure.
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let round = &round;
@@ -170,14 +171,16 @@ fn round(number: usize, lasts: Duration, checked: bool, totals: &Totals) {
                     generation += 1;
                     let seed = random.next() ^ generation;
                     std::thread::scope(|scope| {
-                        scope.spawn(|| round.work(Random(seed | 1), thread));
+                        let worker = scope.spawn(|| round.work(Random(seed | 1), thread));
+                        worker.join().expect("no panic");
                     });
                 }
             });
         }
-        scope.spawn(|| round.trouble(Random(number as u64 + 0x9E37_79B9)));
+        let trouble = scope.spawn(|| round.trouble(Random(number as u64 + 0x9E37_79B9)));
         std::thread::sleep(lasts);
         round.stop.store(true, Relaxed);
+        trouble.join().expect("no panic");
     });
     round.finish(settings);
 }

@@ -3,7 +3,7 @@
 
 /// Reads `1048576`, `512KiB`, `1.5GiB`, `2GB`, `64MB` or `7B` as bytes. Upper and lower case are the same.
 ///
-/// Returns `None` for anything else, for negative numbers and for more than `u64::MAX`.
+/// Returns `None` for anything else, for negative numbers, for a part of a byte and for more than `u64::MAX`.
 ///
 /// ```
 /// assert_eq!(flagstone::bytes::parse("1.5 GiB"), Some(3 << 29));
@@ -33,7 +33,13 @@ pub fn parse(text: &str) -> Option<u64> {
         return whole.checked_mul(unit);
     }
     let value = number.parse::<f64>().ok()? * unit as f64;
-    (value.is_finite() && value >= 0.0 && value < u64::MAX as f64).then_some(value as u64)
+    // A part of a byte is none: who writes 0.5 means a half of something.
+    let is_bytes = if unit == 1 {
+        value.fract() == 0.0
+    } else {
+        value == 0.0 || value >= 1.0
+    };
+    (is_bytes && value >= 0.0 && value < u64::MAX as f64).then_some(value as u64)
 }
 
 /// Writes bytes with the unit that fits, as `1.50 GiB`.
@@ -63,7 +69,19 @@ mod tests {
 
     #[test]
     fn rejects_what_is_not_a_number_of_bytes() {
-        for bad in ["", "GiB", "1 parsec", "1..2MiB", "-4", "1e3", "99999999999TiB", "nan"] {
+        for bad in [
+            "",
+            "GiB",
+            "1 parsec",
+            "1..2MiB",
+            "-4",
+            "1e3",
+            "99999999999TiB",
+            "nan",
+            "0.5",
+            "1.5B",
+            "0.0001KiB",
+        ] {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
     }

@@ -255,7 +255,7 @@ impl Config {
     /// As [`Self::parse`]; nothing was changed then.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         let allowed = KEYS.iter().find(|(name, _)| *name == key).map(|(_, allowed)| *allowed);
-        let known = || format!("the keys {}", KEYS.map(|(name, _)| name).join(", "));
+        let known = || format!("key:value, with the keys {}", KEYS.map(|(name, _)| name).join(", "));
         let refuse = || ConfigError {
             key: key.to_owned(),
             value: value.to_owned(),
@@ -465,6 +465,10 @@ mod tests {
         assert_eq!(config.growth, 4 << 20);
         for (key, _) in KEYS {
             assert!(Config::default().set(key, "?").is_err(), "{key}");
+        }
+        // A part of what has no parts is not 0, which means something else.
+        for key in ["growth", "handle", "magazine", "reserve", "cache", "guard"] {
+            assert!(Config::default().set(key, "0.5").is_err(), "{key}");
         }
         assert!(
             Config::parse("colour:red")

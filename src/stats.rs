@@ -26,10 +26,11 @@ pub struct Stats {
     pub magazine_bytes: u64,
     /// `requested_bytes` when `allocated_bytes` was highest.
     pub peak_requested_bytes: u64,
-    /// Highest `allocated_bytes`: exact with one thread. With several, 1 MiB a thread may be missing, and what one frees and another
-    /// allocates while they are added up can count twice.
+    /// Highest `allocated_bytes`: exact with one thread, and never too low. With several, at most 1 MiB a thread too high: blocks up
+    /// to 1 MiB count as each has announced them, ahead of use.
     pub peak_allocated_bytes: u64,
-    /// Highest `active_bytes`, as exact.
+    /// Highest `active_bytes`, as exact; but with several threads a block can count as well that begins or ends to wait at that
+    /// moment.
     pub peak_active_bytes: u64,
     /// Highest `reserved_bytes`, exact.
     pub peak_reserved_bytes: u64,

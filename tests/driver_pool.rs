@@ -48,9 +48,22 @@ fn memory_comes_from_the_drivers_pool_and_goes_back_to_the_device() {
 
 #[test]
 fn a_stream_gets_what_another_gave_back_by_the_policies() {
+    let off = |policies: &[&str]| {
+        policies
+            .iter()
+            .map(|name| format!("reuse_{name}:off,"))
+            .collect::<String>()
+    };
     for (settings, reused) in [
-        ("", true),
-        ("reuse_opportunistic:off,reuse_internal_dependencies:off", false),
+        (off(&[]), true),
+        (off(&["event_dependencies", "internal_dependencies"]), true),
+        (off(&["event_dependencies", "opportunistic"]), true),
+        // No event of the program's orders the two streams.
+        (off(&["opportunistic", "internal_dependencies"]), false),
+        (
+            off(&["event_dependencies", "opportunistic", "internal_dependencies"]),
+            false,
+        ),
     ] {
         let (sim, pool) = device(&format!("cache:0,release_threshold:1GiB,{settings}"));
         let side = sim.stream_create(StreamKind::NonBlocking).expect("a stream");

@@ -1,11 +1,11 @@
 //! What comes and goes beside a pool: threads, streams, and pools themselves.
 
-use flagstone::Pool;
 use flagstone::config::{Config, Source};
 use flagstone::driver::Stream;
-use flagstone::driver::sim::{Options, Sim, StreamKind, Usage};
+use flagstone::driver::sim::{Options, Sim, StreamKind, Usage, Work};
+use flagstone::{Error, Pool};
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -110,6 +110,33 @@ fn threads_with_streams_of_their_own_leave_nothing_behind() {
 }
 
 #[test]
+fn the_default_streams_of_two_threads_share_no_block_that_is_in_use() {
+    for bytes in [40_000, MIB, 5 * MIB] {
+        let (sim, pool) = device(GIB);
+        let freed = Barrier::new(2);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| {
+                let block = pool.alloc(bytes, Stream::PER_THREAD).expect("room");
+                let work = Work::new().writes(block, bytes).takes(1000);
+                sim.launch(Stream::PER_THREAD, work).expect("live");
+                pool.free(block).expect("live");
+                freed.wait();
+            });
+            freed.wait();
+            // The handle is the same, and names another stream here.
+            for _ in 0..20 {
+                let block = pool.alloc(bytes, Stream::PER_THREAD).expect("room");
+                sim.check_handout(block, bytes, Stream::PER_THREAD)
+                    .expect("the other thread's stream still works");
+            }
+            first.join().expect("no panic");
+        });
+        assert_eq!(pool.check(), Ok(()));
+        assert_eq!(sim.violations(), []);
+    }
+}
+
+#[test]
 fn a_stream_that_others_took_for_gone_is_served_again() {
     let (sim, pool) = device(GIB);
     let stream = || sim.stream_create(StreamKind::NonBlocking).expect("a stream");
@@ -173,6 +200,60 @@ fn what_an_ended_thread_allocated_serves_others() {
         pool.free(block).expect("live");
     }
     assert_eq!(pool.check(), Ok(()));
+}
+
+/// Runs `body` in a forked child; whether it said that all was well.
+fn in_a_forked_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child calls only what is tested, and ends without a destructor.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let well = body();
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!well)) };
+    }
+    let mut status = -1;
+    // SAFETY: the status is a variable of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
+#[test]
+fn a_forked_child_gives_and_takes_nothing() {
+    let (_, pool) = device(GIB);
+    let alloc = |bytes| pool.alloc(bytes, LEGACY).expect("there is room");
+    let blocks = [alloc(1000), alloc(3 * MIB)];
+    // What would be hits.
+    pair(&pool, 1000, LEGACY);
+    pair(&pool, 3 * MIB, LEGACY);
+    let forked = |result: Result<(), Error>| matches!(result, Err(Error::Forked));
+    assert!(in_a_forked_child(|| {
+        let allocs = [1000, 3 * MIB].map(|bytes| pool.alloc(bytes, LEGACY).map(drop));
+        let frees = blocks.map(|block| {
+            [
+                pool.free(block),
+                pool.free_sized(block, 1000),
+                pool.free_on(block, LEGACY),
+            ]
+        });
+        let others = [
+            pool.record_stream(blocks[0], Stream::PER_THREAD),
+            pool.reserve(MIB),
+            pool.trim(0).map(drop),
+            pool.synchronize(),
+        ];
+        // Also from a thread that the child begins.
+        let other = on_a_thread(|| pool.alloc(1000, LEGACY).map(drop));
+        let all = allocs
+            .into_iter()
+            .chain(frees.into_iter().flatten())
+            .chain(others)
+            .chain([other]);
+        all.into_iter().all(forked)
+    }));
+    for block in blocks {
+        pool.free(block).expect("the child freed nothing of ours");
+    }
+    assert_eq!((pool.check(), pool.stats().live_blocks), (Ok(()), 0));
 }
 
 /// Allocates and frees when its thread has almost ended.

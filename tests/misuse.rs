@@ -317,7 +317,7 @@ fn threads_share_a_guarded_pool() {
     let sim = sim();
     let pool = pool(&sim, "guard:64MiB,poison:1");
     std::thread::scope(|scope| {
-        for thread in 0..4u64 {
+        let spawn = |thread: u64| {
             let (sim, pool) = (&sim, &pool);
             scope.spawn(move || {
                 let own = stream(sim);
@@ -330,7 +330,11 @@ fn threads_share_a_guarded_pool() {
                     pool.free(second).expect("live");
                     pool.free(first).expect("live");
                 }
-            });
+            })
+        };
+        // The end of a scope does not wait for what threads do after their closure; this does.
+        for thread in (0..4).map(spawn).collect::<Vec<_>>() {
+            thread.join().expect("no panic");
         }
     });
     sound(&sim, &pool);

@@ -139,6 +139,44 @@ fn a_step_that_comes_again_makes_no_memory_calls_and_holds_no_more() {
     }
 }
 
+/// Layers of large blocks of many sizes, each with small ones beside it that live longer or shorter: what small blocks have is little.
+fn layers(seed: u64) -> Trace {
+    let mut numbers = Numbers(seed);
+    let mut builder = Builder::new();
+    let mut live = std::collections::VecDeque::new();
+    for time in 0..1500 {
+        let bytes = (2 << 20) + 512 * numbers.below(256 << 11);
+        live.push_back(builder.alloc(bytes, 0, time).expect("in order"));
+        for _ in 0..numbers.below(3) {
+            let bytes = (20 << 10) + numbers.below(200 << 10);
+            live.push_back(builder.alloc(bytes, 0, time).expect("in order"));
+        }
+        while live.len() > 60 {
+            let oldest = live.len() - 60 + numbers.below(40) as usize;
+            let block = live.swap_remove_back(oldest).expect("as many as that");
+            builder.free(block, 0, time).expect("live");
+        }
+    }
+    builder.finish("layers", true)
+}
+
+#[test]
+fn small_blocks_beside_large_ones_do_not_upset_a_step_that_comes_again() {
+    let calls = |passes: u32| -> u64 {
+        let reports = (1..=6).map(|seed| run_passes(&layers(seed), "source:virtual_memory", 1, passes));
+        let calls = |report: Report| {
+            let last = MEMORY_CALLS.map(|name| report.driver_calls_last_pass.get(name).copied().unwrap_or(0));
+            last.iter().sum::<u64>()
+        };
+        reports.map(calls).sum()
+    };
+    let (first, third) = (calls(1), calls(3));
+    assert!(
+        third * 50 <= first,
+        "{first} calls in the first pass, {third} in the third"
+    );
+}
+
 /// Blocks that come and go in the order of a queue, in sizes that differ each time.
 #[test]
 fn blocks_that_nobody_keeps_ready_are_put_together_before_memory_is_taken() {

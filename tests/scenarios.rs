@@ -326,6 +326,44 @@ fn remap() {
     });
 }
 
+/// Memory that is mapped at several addresses: used at one and at another, by one stream and by two, and given back.
+#[test]
+fn aliases() {
+    for settings in [
+        "source:virtual_memory,magazine:0",
+        "source:virtual_memory,magazine:0,dependencies:growth",
+    ] {
+        let twice = Cell::new(0);
+        fail_everywhere(&format!("aliases, {settings}"), &device(settings), |run| {
+            for _ in 0..4 {
+                run.alloc(4 * MIB, 1);
+            }
+            run.free(3);
+            run.free(1);
+            // The holes as one block, and where they were.
+            run.alloc(8 * MIB, 1);
+            run.free(0);
+            run.alloc(4 * MIB, 1);
+            run.free(0);
+            // The same for another stream, and back.
+            run.sim.advance(10_000);
+            run.alloc(8 * MIB, 0);
+            run.free(0);
+            run.sim.advance(10_000);
+            run.alloc(6 * MIB, 1);
+            run.free(0);
+            run.alloc(7 * MIB, 0);
+            let usage = run.sim.usage();
+            twice.set(twice.get() + u64::from(usage.mapped_bytes > usage.physical_bytes));
+            let trimmed = run.pool.trim(0).map(drop);
+            run.done(trimmed);
+            run.alloc(8 * MIB, 1);
+            run.free_all();
+        });
+        assert!(twice.get() > 100, "mapped twice in {} runs", twice.get());
+    }
+}
+
 #[test]
 fn trim() {
     for settings in [

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import packing
 from generate import SCENARIOS, Trace
 
 from flagstone import _core
@@ -165,7 +166,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 where figures have changed")
     check = parser.parse_args().check
-    tables = {"training": memory(TRAINING), "reserving": memory(RESERVING), "waiting": waiting()}
+    tables = {
+        "training": memory(TRAINING),
+        "reserving": memory(RESERVING),
+        "waiting": waiting(),
+        "packing": packing.table(packing.own()),
+    }
     stale = []
     for path in sorted(DOCS.glob("*.md")):
         old = new = path.read_text()

@@ -95,7 +95,7 @@ class statistics(ContextDecorator):
 
     def __repr__(self) -> str:
         """Say the most that was live; `str` has all numbers."""
-        return f"<flagstone.statistics of {self.runs} runs: {self.peak_requested_bytes} bytes live at most>"
+        return f"<flagstone.statistics of {self._counted()}: {self.peak_requested_bytes} bytes live at most>"
 
     def __str__(self) -> str:
         """Lay the numbers out as a table."""
@@ -109,7 +109,10 @@ class statistics(ContextDecorator):
             ("short of memory", f"{self.pressure_count:,}"),
             ("out of memory", f"{self.out_of_memory_count:,}"),
         ]
-        return table((f"{self.runs:,} runs", ""), rows)
+        return table((self._counted(), ""), rows)
+
+    def _counted(self) -> str:
+        return f"{self.runs:,} run" if self.runs == 1 else f"{self.runs:,} runs"
 
 
 _lock = threading.Lock()

@@ -12,7 +12,10 @@ Buffers of a device come from the pool with:
 
 from typing import Any
 
-import cuda.core
+try:
+    import cuda.core
+except ModuleNotFoundError as error:
+    raise ImportError(f"{error}; pip install cuda-core") from error
 
 from flagstone._core import Pool
 
@@ -29,7 +32,10 @@ class MemoryResource(cuda.core.MemoryResource):
         self._pool = pool
 
     def allocate(self, size: int, *, stream: Any) -> "cuda.core.Buffer":
-        """Allocate `size` bytes on `stream`, on which the buffer is also closed unless it is told otherwise."""
+        """Allocate `size` bytes on `stream`, on which the buffer is also closed unless it is told otherwise.
+
+        In any thread; errors are those of `Pool.alloc`.
+        """
         address = self._pool.alloc_raw(size, stream)
         try:
             return cuda.core.Buffer.from_handle(address, size, mr=self, stream=stream)

@@ -7,7 +7,10 @@ Install it before the first array:
     flagstone.cupy.install(limit="20GiB")
 """
 
-import cupy
+try:
+    import cupy
+except ModuleNotFoundError as error:
+    raise ImportError(f"{error}; install CuPy for your CUDA, as pip install cupy-cuda13x") from error
 
 from flagstone import _core
 from flagstone._process import Backend, configure
@@ -27,7 +30,8 @@ def install(*, backend: Backend = "cuda", **settings: object) -> None:
 def allocator(nbytes: int) -> "cupy.cuda.MemoryPointer":
     """Allocate as `cupy.cuda.set_allocator` and `cupy.cuda.using_allocator` ask for it.
 
-    The memory belongs to the stream that is current now, and goes back when the last array over it is gone.
+    The memory belongs to the stream that is current now, and goes back when the last array over it is gone, in whatever
+    thread. Errors are those of `Pool.alloc`.
     """
     device = cupy.cuda.Device().id
     buffer = _core.process_pool(device).alloc(nbytes, cupy.cuda.get_current_stream())

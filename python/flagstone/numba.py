@@ -10,8 +10,11 @@ Install it before the first use of CUDA, or set NUMBA_CUDA_MEMORY_MANAGER=flagst
 import ctypes
 from typing import Any
 
-from numba import cuda
-from numba.cuda.cudadrv import driver
+try:
+    from numba import cuda
+    from numba.cuda.cudadrv import driver
+except ModuleNotFoundError as error:
+    raise ImportError(f"{error}; pip install numba-cuda") from error
 
 from flagstone import _core
 from flagstone._process import Backend, configure
@@ -45,7 +48,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         """Do nothing: the pool is made when it is first asked."""
 
     def memalloc(self, size: int) -> Any:
-        """Allocate `size` bytes."""
+        """Allocate `size` bytes, in any thread. Errors are those of `Pool.alloc`."""
         pool = self._pool()
         # The blocks' own stream has no work, but each has a use on the legacy one: its free waits for Numba's streams.
         if self._stream is None:

@@ -80,11 +80,11 @@ class Stats:
     peak_requested_bytes: int
     """`requested_bytes` when `allocated_bytes` was highest since `reset_peak`."""
     peak_allocated_bytes: int
-    """The most that `allocated_bytes` was since `reset_peak`. Exact while one thread uses the pool. With several, one
-    fold, 1 MiB a thread, may be missing: what a thread adds by blocks up to 1 MiB is looked at together with others'
-    when it comes to that. What one frees and another allocates while they are added up can count twice."""
+    """The most that `allocated_bytes` was since `reset_peak`: exact while one thread uses the pool, and never too low.
+    With several, at most 1 MiB a thread too high: blocks up to 1 MiB count as each has announced them, ahead of use."""
     peak_active_bytes: int
-    """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`."""
+    """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`; but with several threads
+    a block can count as well that begins or ends to wait at that moment."""
     peak_reserved_bytes: int
     """The most that `reserved_bytes` was since `reset_peak`, exact."""
     live_blocks: int
@@ -172,11 +172,17 @@ class Stats:
         return max(0.0, 1 - self.largest_free_bytes / self.cached_bytes) if self.cached_bytes else 0.0
 
     def hit_time_below(self, part: float) -> int:
-        """Return nanoseconds that `part` (0 to 1) of the timed hits took less than; at most twice the least such."""
+        """Return nanoseconds that `part` (0 to 1) of the timed hits took less than; at most twice the least such.
+
+        0 where none was timed. `ValueError` for a part that is none.
+        """
         return _time_below(self.hit_times, part)
 
     def miss_time_below(self, part: float) -> int:
-        """Return nanoseconds that `part` (0 to 1) of the timed misses took less than; at most twice the least such."""
+        """Return nanoseconds that `part` (0 to 1) of the timed misses took less than; at most twice the least such.
+
+        0 where there was none. `ValueError` for a part that is none.
+        """
         return _time_below(self.miss_times, part)
 
     def __str__(self) -> str:
@@ -216,6 +222,8 @@ class Stats:
 
 
 def _time_below(times: tuple[int, ...], part: float) -> int:
+    if not 0 <= part <= 1:
+        raise ValueError(f"a part is from 0 to 1, as 0.99 for all but the slowest hundredth, not {part}")
     wanted = sum(times) * part
     seen = 0
     for place, count in enumerate(times):

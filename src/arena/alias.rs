@@ -232,7 +232,7 @@ impl Inner {
         sources: &HashMap<Handle, Source>,
     ) -> Option<Vec<Piece>> {
         let bytes = size_class::bytes(units);
-        let region = self.region(kind);
+        let region = self.placing(kind);
         let place = region.places.expect(units)?;
         let mut pieces: Vec<Piece> = Vec::new();
         for (addr, bytes_at, handle) in region.aliases_at(&metadata.blocks, place, bytes)? {

@@ -135,6 +135,12 @@ impl Gate {
 const SETTLED: u32 = 256;
 /// Sixteen times as many once it grew although it was settled, up to so many.
 const SETTLED_MOST: u32 = 1 << 20;
+/// For each handle or slab that an arena has for large blocks at most so many: what serves a few blocks is known sooner.
+const SETTLED_HANDLE: u32 = 2048;
+
+/// Small blocks that have less than this part of an arena's memory, 0.8 %, lend nothing to large ones, and get nothing from them. Which
+/// pages they have free depends on what waits in magazines, so that what was lent would not be free when it comes again.
+const APART: u64 = 128;
 
 /// One arena.
 pub(crate) struct Arena {
@@ -154,6 +160,10 @@ pub(crate) struct Arena {
     /// Captures and pool objects that hold a private pool; its memory goes nowhere else while there are any.
     pub(crate) holders: AtomicU32,
     in_use: AtomicBool,
+    /// Whether large blocks may be had at several addresses.
+    is_aliased: AtomicBool,
+    /// How many handles are mapped for large blocks, and segments.
+    handles: AtomicU32,
     /// Of a thread's default stream: the thread has ended.
     ended: AtomicBool,
     inner: Mutex<Inner>,
@@ -183,6 +193,10 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let in_use = self.inner.regions.iter().any(|region| region.live_segments > 0);
         self.arena.in_use.store(in_use, Relaxed);
+        let large = &self.inner.regions[Kind::Large as usize];
+        self.arena.is_aliased.store(!large.aliases.is_empty(), Relaxed);
+        let handles = large.mapped.len() + large.live_segments;
+        self.arena.handles.store(handles as u32, Relaxed);
     }
 }
 
@@ -212,6 +226,8 @@ impl Arena {
             gate: Mutex::default(),
             holders: AtomicU32::new(0),
             in_use: AtomicBool::new(false),
+            is_aliased: AtomicBool::new(false),
+            handles: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
@@ -226,6 +242,14 @@ impl Arena {
     /// The shared list of a class; sizes above [`CLASS_MAX`] have none.
     pub(crate) fn shared(&self, units: u32) -> Option<&TaggedStack> {
         self.shared.get(units as usize)
+    }
+
+    /// What is on the shared lists, until `each` has seen enough of one. Only while all threads are quiet.
+    #[cfg(feature = "check")]
+    pub(crate) fn walk_shared(&self, metadata: &Metadata, mut each: impl FnMut(u32) -> bool) {
+        for list in &self.shared {
+            list.walk(&metadata.blocks, &mut each);
+        }
     }
 
     /// A large block came back.
@@ -244,9 +268,16 @@ impl Arena {
     }
 
     /// Whether the arena has what its stream needs. As long as it has not, large blocks stay out of the magazines, so that they can
-    /// be one with their neighbours: exact reuse is fast, but what waits for its own size is a hole for all others.
+    /// be one with their neighbours: exact reuse is fast, but what waits for its own size is a hole for all others. Where memory
+    /// serves at several addresses that takes the longest: each has to be free when the place is wanted that it had the last time.
     pub(crate) fn is_settled(&self) -> bool {
-        self.settled.load(Relaxed) >= self.needed.load(Relaxed)
+        // Relaxed: hints, as the others.
+        let needed = match self.is_aliased.load(Relaxed) {
+            true => SETTLED_MOST,
+            false => self.needed.load(Relaxed),
+        };
+        let most = self.handles.load(Relaxed).saturating_mul(SETTLED_HANDLE);
+        self.settled.load(Relaxed) >= needed.min(most)
     }
 
     /// Takes the lock and everything that was returned meanwhile.
@@ -276,12 +307,28 @@ impl Inner {
         &mut self.regions[kind as usize]
     }
 
+    /// Whether small blocks and large ones keep their memory apart: the small ones have little beside the rest.
+    pub(crate) fn keeps_apart(&self) -> bool {
+        let small = self.regions[Kind::Slabs as usize].held + self.regions[Kind::Small as usize].held;
+        small < self.held() / APART
+    }
+
+    /// A region, about to be asked for a place or told of one.
+    pub(crate) fn placing(&mut self, kind: Kind) -> &mut Region {
+        let clock = self.regions[Kind::Large as usize].places.clock();
+        let region = self.region(kind);
+        if kind != Kind::Large {
+            region.places.set_clock(clock);
+        }
+        region
+    }
+
     /// A block of exactly `units`, held by the caller and in the table, or 0.
     pub(crate) fn take(&mut self, metadata: &Metadata, units: u32) -> u32 {
         if units <= SLOT_MAX {
             return self.take_slot(metadata, units);
         }
-        let index = self.region(Kind::of(units)).take(&metadata.blocks, units);
+        let index = self.placing(Kind::of(units)).take(&metadata.blocks, units);
         if index != 0 {
             publish(metadata, index);
         }
@@ -292,7 +339,7 @@ impl Inner {
         let mut slab = self.partial[units as usize].first();
         if slab == 0 {
             let range = self
-                .region(Kind::Slabs)
+                .placing(Kind::Slabs)
                 .take(&metadata.blocks, Kind::range_units(units));
             if range == 0 {
                 return 0;
@@ -460,7 +507,7 @@ impl Inner {
             .commit(&metadata.blocks, growth, &mappings, range_units);
         if units > SLOT_MAX {
             let addr = metadata.blocks.get(index).addr();
-            self.region(Kind::of(units)).places.note(units, addr);
+            self.placing(Kind::of(units)).places.note(units, addr);
             publish(metadata, index);
             return index;
         }

@@ -4,6 +4,9 @@
 //! by the sizes before it, as a compressor looks for text that it has seen. While the same sizes come in the same order each gets the
 //! place that it had the last time: the whole layout comes again, and with it memory that is mapped where it is wanted. Where
 //! the guess is wrong, or the place is taken, any other serves as well.
+//!
+//! Magazines meet most requests for small blocks, so that too few are left here to be told apart by their order. Where they are not
+//! known by it, they are looked for among those that came when the large blocks were where they are now.
 
 use std::collections::HashMap;
 
@@ -27,6 +30,17 @@ struct Request {
     /// How many requests before it the same size was asked for; 0 if it was not.
     same: u32,
     addr: u64,
+    /// How many requests the region of large blocks had noted before it.
+    clock: u64,
+}
+
+/// How far a region is in what comes again.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Clock {
+    /// How many requests it has noted.
+    noted: u64,
+    /// Which one the next is expected to repeat, where the last one was as expected.
+    expected: Option<u64>,
 }
 
 /// The requests of a region. Guarded by the arena's lock.
@@ -54,6 +68,8 @@ pub(crate) struct Places {
     again: bool,
     /// The number of the request after the region's memory was last more than ever before.
     grown: u64,
+    /// Of a region of small blocks: how far the one of large blocks is.
+    clock: Clock,
 }
 
 impl Places {
@@ -80,7 +96,8 @@ impl Places {
         let lost = self.wrong > 0 || self.expected.is_none();
         if lost && self.wait == 0 && self.looked != (self.next, units) {
             self.looked = (self.next, units);
-            self.expected = self.most_alike(units).or(self.expected);
+            let found = self.by_clock(units).or_else(|| self.most_alike(units));
+            self.expected = found.or(self.expected);
         }
         let expected = self.expected?;
         let number = (expected..=expected + LEFT_OUT).find(|&number| self.units(number) == Some(units))?;
@@ -88,6 +105,33 @@ impl Places {
         // While a program begins, what it had is no layout for what it needs: good fit wastes less.
         let follow = self.again || self.grown + STEADY <= self.next;
         self.get(number).filter(|_| follow).map(|request| request.addr)
+    }
+
+    /// How far the region is, for those that have fewer requests to be known by.
+    pub(crate) fn clock(&self) -> Clock {
+        Clock {
+            noted: self.next,
+            expected: self.expected.filter(|_| self.wrong == 0),
+        }
+    }
+
+    /// Tells how far the region of large blocks is, before anything is expected or noted.
+    pub(crate) fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    /// The first request of `units` that came when the region of large blocks was where it is now.
+    fn by_clock(&self, units: u32) -> Option<u64> {
+        let clock = self.clock.expected?;
+        let (mut low, mut high) = (self.next.saturating_sub(KEPT), self.next);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.get(middle) {
+                Some(request) if request.clock >= clock => high = middle,
+                _ => low = middle + 1,
+            }
+        }
+        (low..=low + LEFT_OUT).find(|&number| self.units(number) == Some(units))
     }
 
     /// The request of `units` before which the most of those came that came last.
@@ -142,6 +186,7 @@ impl Places {
             units,
             same: before.map_or(0, |before| (self.next - before) as u32),
             addr,
+            clock: self.clock.noted,
         };
         match self.requests.get_mut(at) {
             Some(old) => *old = request,
@@ -236,6 +281,25 @@ mod tests {
         places.note(77, 5);
         assert_eq!(follow(&mut places, &step[100..270], 1100), 170);
         assert_eq!(follow(&mut places, &step[275..], 1275), step.len() - 275);
+    }
+
+    #[test]
+    fn a_few_small_blocks_are_known_by_the_large_ones_beside_them() {
+        let (mut large, mut small) = (steady(), steady());
+        let step = step();
+        let mut met = [0; 3];
+        for met in &mut met {
+            for (number, &units) in step.iter().enumerate() {
+                follow(&mut large, &[units], 1000 + number as u64);
+                // Seven of one size: their own order does not tell them apart.
+                if number % 40 == 30 {
+                    small.set_clock(large.clock());
+                    *met += follow(&mut small, &[7], 1 + number as u64);
+                }
+            }
+            large.note(300, 1);
+        }
+        assert_eq!((met[0], met[2]), (0, 7), "{met:?}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::error::quietly;
 use super::filter::{Filter, StdFunction};
+use super::own_streams;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::Error;
 use crate::registry::{held, process};
@@ -52,17 +53,20 @@ fn block(ptr: *mut c_void) -> Result<u64, Error> {
     block.map(|block| block.bytes).ok_or(Error::UnknownPointer { addr })
 }
 
-/// `Tensor.record_stream`: the block is also used by `stream` until it is freed. Torch's streams are never destroyed,
+/// `Tensor.record_stream`: the block is also used by `stream` until it is freed. Torch's own streams are never destroyed,
 /// so events can be recorded on them when the block is freed.
 ///
 /// # Safety
-/// `stream` must be a live stream handle that is never destroyed.
+/// `stream` must be a live stream handle, and torch have allocated the block.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn flagstone_record_stream(ptr: *mut c_void, stream: *mut c_void) {
     let (addr, stream) = (ptr.addr() as DevicePtr, Stream(stream.addr()));
     quietly(|| match process::all().find(|pool| pool.owns(addr)) {
         Some(pool) => {
-            pool.keep_stream(stream)?;
+            // SAFETY: the block is of that device.
+            if !pool.is_kept(stream) && unsafe { own_streams::is_torchs(stream.0, pool.device()) } {
+                pool.keep_stream(stream)?;
+            }
             pool.record_stream(addr, stream)
         }
         // A foreign pointer has no device to be counted on: the first pool counts it.

@@ -1,10 +1,11 @@
 //! Allocation and free.
 
 use super::error::{call, keep, quietly};
+use super::own_streams;
 use super::throw;
 use crate::driver::{DevicePtr, Stream};
 use crate::error::{Error, Result};
-use crate::pool::{Hit, pointer};
+use crate::pool::{Hit, forked, pointer};
 use crate::registry::process;
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -38,6 +39,7 @@ extern "C" fn alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mu
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c_void) -> *mut c_void {
+    keep_torchs(device, stream);
     let prepared = match miss(size, device, stream) {
         Ok(addr) => return addr,
         Err(error) => throw::prepare(error),
@@ -47,6 +49,20 @@ extern "C-unwind" fn torch_alloc_miss(size: usize, device: c_int, stream: *mut c
         // SAFETY: our callers expect exceptions, and this frame and theirs hold nothing that needs dropping.
         Some(prepared) => unsafe { prepared.throw() },
         None => ptr::null_mut(),
+    }
+}
+
+/// Torch's own streams are never destroyed, so the pool may use their handles when it needs to: memory that they have left serves
+/// other streams, once events say that they are done with it.
+fn keep_torchs(device: c_int, stream: *mut c_void) {
+    let own = Stream(stream.addr());
+    if own.is_legacy() || own == Stream::PER_THREAD || forked() {
+        return;
+    }
+    let Some(pool) = process::existing(device) else { return };
+    // SAFETY: this is torch's hook for memory of the device.
+    if !pool.is_kept(own) && unsafe { own_streams::is_torchs(own.0, device) } {
+        quietly(|| pool.keep_stream(own));
     }
 }
 

@@ -7,6 +7,7 @@ mod error;
 mod filter;
 mod hooks;
 mod memory;
+mod own_streams;
 mod throw;
 
 pub use error::last_error;

@@ -75,7 +75,7 @@ pub fn throws() -> Throws {
 }
 
 /// The address of a symbol in a library that is loaded already.
-fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
+pub(super) fn symbol(library: &CStr, name: &CStr) -> Option<*mut c_void> {
     // SAFETY: both are C strings; nothing is loaded, and the handle's reference only keeps a library that stays anyway.
     unsafe {
         let library = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);

@@ -11,6 +11,9 @@ use std::time::Duration;
 /// recorded as a use; then a block is not given out again while a copy may still run, on whatever stream.
 const HOST: usize = usize::MAX;
 
+/// The least that is pinned at once, in bytes: the host's pages are small, and the labels of a batch few.
+const GRANULARITY: u64 = 256 << 10;
+
 /// The stream of a node.
 const fn host(node: usize) -> Stream {
     Stream(HOST - node)
@@ -47,6 +50,7 @@ impl<D: Driver> Pinned<D> {
         let properties = Properties {
             name: format!("pinned host memory for {}", driver.properties().name),
             total_bytes: capacity,
+            granularity: GRANULARITY,
             virtual_memory: false,
             memory_pools: false,
             ..driver.properties().clone()

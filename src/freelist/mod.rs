@@ -22,6 +22,16 @@ pub(crate) trait Links {
     fn link(&self, index: u32) -> &AtomicU32;
 }
 
+/// Follows a chain from `first` as long as `each` wants more of it.
+#[cfg(feature = "check")]
+fn walk(links: &impl Links, first: u32, mut each: impl FnMut(u32) -> bool) {
+    let mut index = first;
+    while index != 0 && each(index) {
+        // Relaxed: all threads are quiet.
+        index = links.link(index).load(std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 #[cfg(all(test, loom))]
 mod testing {
     //! Three records whose contents loom watches for races.

@@ -82,6 +82,13 @@ impl TaggedStack {
         }
         0
     }
+
+    /// What is on it, until `each` has seen enough. Only while all threads are quiet.
+    #[cfg(feature = "check")]
+    pub(crate) fn walk(&self, links: &impl Links, each: impl FnMut(u32) -> bool) {
+        // Relaxed: nobody changes it.
+        super::walk(links, (self.head.load(Ordering::Relaxed) & INDEX) as u32, each);
+    }
 }
 
 #[cfg(all(test, loom))]

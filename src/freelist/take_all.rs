@@ -68,6 +68,13 @@ impl TakeAll {
         // Acquire: the chain's records are read afterwards.
         first(self.head.swap(0, Ordering::Acquire))
     }
+
+    /// What is on it, until `each` has seen enough. Only while all threads are quiet.
+    #[cfg(feature = "check")]
+    pub(crate) fn walk(&self, links: &impl Links, each: impl FnMut(u32) -> bool) {
+        // Relaxed: nobody changes it.
+        super::walk(links, first(self.head.load(Ordering::Relaxed)), each);
+    }
 }
 
 const fn first(head: u64) -> u32 {

@@ -4,12 +4,12 @@
 const SEARCHED: u64 = 256;
 
 /// Pieces whose sum is at least `least`, and as little more as there can be; all of them where they are too few. Their places
-/// in `sizes`. Sums are compared in units of `unit` bytes.
+/// in `sizes`. Sums are compared in units of `unit` bytes; a part of one counts for nothing.
 ///
 /// While `least` is far, the largest pieces are taken, which costs the fewest driver calls and leaves the small ones for the
 /// end. The rest is searched through: which sums can be made of what is left.
 pub(super) fn nearest(sizes: &[u64], least: u64, unit: u64) -> Vec<usize> {
-    let units = |place: usize| sizes[place].div_ceil(unit);
+    let units = |place: usize| sizes[place] / unit;
     let mut places: Vec<usize> = (0..sizes.len()).filter(|&place| sizes[place] > 0).collect();
     places.sort_by_key(|&place| std::cmp::Reverse(sizes[place]));
     let mut left = least.div_ceil(unit);
@@ -73,6 +73,11 @@ mod tests {
         assert_eq!(sum(&sizes, &nearest(&sizes, 10, 2)), 10);
         assert_eq!(sum(&sizes, &nearest(&sizes, 11, 2)), 20);
         assert!(nearest(&sizes, 0, 2).is_empty());
+        assert_eq!(
+            sum(&[3, 3, 3, 4], &nearest(&[3, 3, 3, 4], 7, 2)),
+            10,
+            "no sum is taken for more than it is"
+        );
         assert_eq!(sum(&sizes, &nearest(&sizes, 1000, 2)), sizes.iter().sum::<u64>());
     }
 

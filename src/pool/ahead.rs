@@ -1,6 +1,7 @@
 //! Memory taken ahead of use.
 
 use super::core::{count, forked};
+use super::miss::SLAB_UNIT;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey};
 use crate::driver::Driver;
@@ -20,6 +21,18 @@ impl<D: Driver> Pool<D> {
         };
         let visit = self.arena_for(key, home)?;
         let arena = visit.arena();
+        // Memory is held in whole pieces: what the limit leaves behind the last of them can never be.
+        let piece = if self.virtual_memory {
+            self.driver.properties().granularity
+        } else {
+            SLAB_UNIT
+        };
+        let (most, held) = (self.pages.most(), self.pages.reserved());
+        let bytes = if bytes <= most {
+            bytes.min(held + most.saturating_sub(held) / piece * piece)
+        } else {
+            bytes
+        };
         // Handles that are mapped nowhere yet serve every stream and every size.
         let result = if self.virtual_memory {
             self.pages.take_ahead(&self.driver, bytes)

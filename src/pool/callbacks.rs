@@ -30,8 +30,11 @@ struct Asking;
 impl Asking {
     /// `None` in a thread that is in a callback, or ending.
     fn begin() -> Option<Self> {
-        let began = ASKING.try_with(|asking| !asking.replace(true));
-        (began == Ok(true)).then_some(Self)
+        // None is made in a callback, not even to be dropped: its end says that the thread is in none.
+        match ASKING.try_with(|asking| asking.replace(true)) {
+            Ok(false) => Some(Self),
+            _ => None,
+        }
     }
 }
 
@@ -45,7 +48,8 @@ impl Drop for Asking {
 impl<D: Driver> Pool<D> {
     /// Adds a function that is called when a request would fail otherwise, or have to wait for the device, with the bytes
     /// that were asked for. It may free blocks, drop caches and call the pool, in the thread of the request and in several
-    /// threads at once. No lock is held while it runs.
+    /// threads at once. No lock is held while it runs. As long as blocks are freed meanwhile that are not enough, or that another
+    /// request gets first, it is called again, up to eight times.
     ///
     /// A request within a callback asks no callbacks. A panic goes through to whoever made the request.
     pub fn on_out_of_memory(&self, callback: impl Fn(u64) + Send + Sync + 'static) -> CallbackId {

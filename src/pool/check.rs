@@ -25,7 +25,10 @@ struct Tally {
     pending: u64,
     pending_bytes: u64,
     held: u64,
-    cached: HashMap<u32, u32>,
+    /// Those that are ready to be given out, and whether the list that each is on was walked.
+    cached: HashMap<u32, bool>,
+    /// The addresses of segments and guarded blocks: the first and the one behind the last.
+    ranges: Vec<(u64, u64)>,
 }
 
 impl<D: Driver> Pool<D> {
@@ -41,9 +44,20 @@ impl<D: Driver> Pool<D> {
                 self.check_region(arena, &mut inner, kind, &mut tally)?;
             }
             tally.held += inner.held();
+            let shared = |each: &mut dyn FnMut(u32) -> bool| arena.walk_shared(&self.core.metadata, each);
+            self.check_list("a shared list", shared, &mut tally)?;
         }
         self.check_caches(&mut tally)?;
         self.check_guarded(&mut tally)?;
+        if let Some((&index, _)) = tally.cached.iter().find(|(_, seen)| !**seen) {
+            let addr = self.core.metadata.blocks.get(index).addr();
+            return Err(format!("{addr:#x}: ready to be given out, and on no list"));
+        }
+        tally.ranges.sort_unstable();
+        for pair in tally.ranges.windows(2) {
+            let ((start, end), (next, _)) = (pair[0], pair[1]);
+            hold!(end <= next, "{start:#x} to {end:#x} overlaps what begins at {next:#x}");
+        }
         let (reserved, spare) = (self.pages.reserved(), self.pages.spare_bytes());
         hold!(
             tally.held + spare == reserved,
@@ -70,7 +84,7 @@ impl<D: Driver> Pool<D> {
             stats.pending_blocks
         );
         hold!(
-            tally.pending_bytes == self.core.totals.pending.load(Relaxed),
+            tally.pending_bytes == self.core.pending(),
             "{} bytes wait, otherwise counted",
             tally.pending_bytes
         );
@@ -89,6 +103,7 @@ impl<D: Driver> Pool<D> {
         let mut free: Vec<u32> = Vec::new();
         let alias = |index: u32| region.aliases.values().any(|part| part.block == index);
         for segment in region.segments.iter().filter(|segment| segment.first != 0) {
+            tally.ranges.push((segment.base, segment.base + segment.bytes));
             let (mut addr, mut before, mut mapped) = (segment.base, 0, 0);
             let mut last = State::Live;
             let mut index = segment.first;
@@ -164,22 +179,6 @@ impl<D: Driver> Pool<D> {
             return Err(format!("{base:#x}: a slab that is not in the table"));
         };
         let (first, slots) = (record.first_block.load(Relaxed), record.slots.load(Relaxed));
-        let mut vacant = 0;
-        let mut index = record.first_free.load(Relaxed);
-        while index != 0 {
-            hold!(
-                (first..first + slots).contains(&index),
-                "{base:#x}: a vacant slot of another slab"
-            );
-            vacant += 1;
-            hold!(vacant <= slots, "{base:#x}: the vacant slots go round");
-            index = metadata.blocks.get(index).link.load(Relaxed);
-        }
-        hold!(
-            vacant == record.free.load(Relaxed),
-            "{base:#x}: {vacant} slots vacant, otherwise counted"
-        );
-        hold!(vacant < slots, "{base:#x}: an empty slab was kept");
         for index in first..first + slots {
             let block = metadata.blocks.get(index);
             hold!(
@@ -189,6 +188,25 @@ impl<D: Driver> Pool<D> {
             );
             tally.add(index, block.state(), block.bytes());
         }
+        let mut vacant = 0;
+        let mut index = record.first_free.load(Relaxed);
+        while index != 0 {
+            hold!(
+                (first..first + slots).contains(&index),
+                "{base:#x}: a vacant slot of another slab"
+            );
+            vacant += 1;
+            hold!(
+                tally.place(index),
+                "{base:#x}: a vacant slot is not free, or vacant twice"
+            );
+            index = metadata.blocks.get(index).link.load(Relaxed);
+        }
+        hold!(
+            vacant == record.free.load(Relaxed),
+            "{base:#x}: {vacant} slots vacant, otherwise counted"
+        );
+        hold!(vacant < slots, "{base:#x}: an empty slab was kept");
         Ok(())
     }
 
@@ -197,6 +215,7 @@ impl<D: Driver> Pool<D> {
         for (block, held) in self.guarded_blocks() {
             let (addr, state) = (block.addr(), block.state());
             tally.held += held;
+            tally.ranges.push((addr, block.end()));
             // Freed, and the driver would not unmap all of it.
             if state == State::Unmapped {
                 continue;
@@ -219,7 +238,27 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
-    /// Every block in a magazine is cached, known from the walk, and in one magazine only.
+    /// Every block of a list is ready to be given out, known from the walk, and on that list only.
+    fn check_list(&self, name: &str, walk: impl FnOnce(&mut dyn FnMut(u32) -> bool), tally: &mut Tally) -> Verdict {
+        let mut wrong = None;
+        walk(&mut |index| {
+            let right = tally.place(index);
+            if !right {
+                wrong = Some(index);
+            }
+            right
+        });
+        wrong.map_or(Ok(()), |index| {
+            let block = self.core.metadata.blocks.get(index);
+            Err(format!(
+                "{:#x}: on {name} while {:?}, or on two",
+                block.addr(),
+                block.state()
+            ))
+        })
+    }
+
+    /// The same of every block in a magazine, or freed to its owner by other threads.
     fn check_caches(&self, tally: &mut Tally) -> Verdict {
         let blocks = &self.core.metadata.blocks;
         for cache in self.core.caches.iter() {
@@ -227,11 +266,9 @@ impl<D: Driver> Pool<D> {
             let mut wrong = None;
             let held = cache.walk(|index| {
                 bytes += blocks.get(index).bytes();
-                let seen = tally.cached.get_mut(&index);
                 let owner = blocks.get(index).cache.load(Relaxed);
-                match seen {
-                    Some(times) if *times == 0 && owner == cache.index => *times = 1,
-                    _ => wrong = Some(index),
+                if !tally.place(index) || owner != cache.index {
+                    wrong = Some(index);
                 }
             });
             if let Some(index) = wrong {
@@ -246,6 +283,8 @@ impl<D: Driver> Pool<D> {
                 bytes == held,
                 "a cache has {bytes} bytes in magazines and counts {held}"
             );
+            let remote = |each: &mut dyn FnMut(u32) -> bool| cache.walk_remote(blocks, each);
+            self.check_list("the list of what other threads freed", remote, tally)?;
         }
         Ok(())
     }
@@ -263,9 +302,16 @@ impl Tally {
                 self.pending_bytes += bytes;
             }
             State::Cached => {
-                self.cached.insert(index, 0);
+                self.cached.insert(index, false);
             }
             _ => {}
         }
+    }
+
+    /// Notes that a list has the block; whether it is one that may be on a list, and was on none.
+    fn place(&mut self, index: u32) -> bool {
+        self.cached
+            .get_mut(&index)
+            .is_some_and(|seen| !std::mem::replace(seen, true))
     }
 }

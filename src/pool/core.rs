@@ -4,13 +4,17 @@ use super::ledger::Ledger;
 use super::owners::Owned;
 use crate::arena::{Arena, ArenaKey, Metadata, Owner, StreamKey, Visit};
 use crate::driver::{DevicePtr, Stream};
+use crate::error::Result;
 use crate::histogram;
 use crate::history::Recorder;
 use crate::metadata::{Append, Block, State};
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::atomic::{AtomicI32, AtomicU64};
 use crate::sync::{Mutex, lock};
-use crate::thread::{Busy, Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, magazines_available};
+use crate::thread::{
+    Busy, Cache, Counters, Current, Lender, NO_STREAM, OwnCaches, Sum, Totals, Whose, allocated, count_frees,
+    magazines_available,
+};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr;
@@ -91,6 +95,12 @@ impl Rest<'_> {
     pub(crate) fn finish(self) -> *mut c_void {
         self.core.finish_alloc(self.cache, self.block)
     }
+
+    /// Does it, for the functions that return a result: in last place as above.
+    #[inline(always)]
+    pub(crate) fn result(self) -> Result<DevicePtr> {
+        self.core.finish_result(self.cache, self.block)
+    }
 }
 
 impl Hit<'_> {
@@ -136,9 +146,6 @@ pub(crate) struct Core {
     vacant: Mutex<HashMap<u32, Vec<u32>>>,
     /// Which cache a hit uses.
     own: OwnCaches,
-    /// For threads that have no cache any more; written under the lock.
-    orphans: Counters,
-    orphans_lock: Mutex<()>,
     pub(super) ledger: Ledger,
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
@@ -170,8 +177,6 @@ impl Core {
             owned: Mutex::default(),
             vacant: Mutex::default(),
             own: OwnCaches::new(),
-            orphans: Counters::default(),
-            orphans_lock: Mutex::default(),
             ledger: Ledger::default(),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
@@ -292,12 +297,28 @@ impl Core {
     #[cold]
     #[inline(never)]
     extern "C" fn finish_alloc(&self, cache: &Cache, block: &Block) -> *mut c_void {
-        cache.settle(&self.totals, block.units() > CLASS_MAX, self.owners());
+        self.settle(cache);
         if cache.samples_next() {
             self.own.forget(cache);
             Current::sample_next(self.number, cache.index);
         }
         pointer(block.addr())
+    }
+
+    /// What an allocation may ask for, of a cache of the calling thread.
+    fn settle(&self, cache: &Cache) {
+        if cache.settle(&self.totals, self.owners()) {
+            let mine = self.caches.iter().filter(|other| other.is_mine());
+            mine.for_each(Cache::open);
+        }
+    }
+
+    /// As [`Self::finish_alloc`]; the address as a result.
+    #[cold]
+    #[inline(never)]
+    fn finish_result(&self, cache: &Cache, block: &Block) -> Result<DevicePtr> {
+        self.finish_alloc(cache, block);
+        Ok(block.addr())
     }
 
     /// A hit that is timed, as this cache said. A stream that is not a default one gets none.
@@ -312,14 +333,24 @@ impl Core {
     }
 
     /// The counters of all threads.
-    fn owners(&self) -> impl Iterator<Item = &Counters> + Clone {
-        let caches = self.caches.iter().map(Cache::counters);
-        caches.chain(std::iter::once(&self.orphans))
+    fn owners(&self) -> impl Iterator<Item = (&Counters, Whose)> + Clone {
+        let caches = self.caches.iter().map(|cache| (cache.counters(), cache.whose()));
+        caches.chain(std::iter::once((&self.ledger.orphans, Whose::Nobodys)))
+    }
+
+    fn counters(&self) -> impl Iterator<Item = &Counters> {
+        self.owners().map(|(owner, _)| owner)
     }
 
     /// Bytes given out, or freed and waiting.
     pub(crate) fn active_now(&self) -> u64 {
-        self.totals.active_now(self.owners())
+        self.totals.active_now(self.counters())
+    }
+
+    /// Bytes freed that wait for other streams.
+    pub(crate) fn pending(&self) -> u64 {
+        // Relaxed: a number that is read a moment late.
+        self.totals.pending.load(Relaxed)
     }
 
     /// Bytes freed that wait, by this much more.
@@ -337,21 +368,10 @@ impl Core {
 
     /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
     pub(crate) fn count_free(&self, block: &Block) {
-        let (units, requested) = (block.units(), block.requested());
         match Current::with(|current| current.any(self.number)).flatten() {
-            Some(cache) => cache.count_free(&self.totals, units, requested),
-            None => self.as_orphan(|orphans| {
-                orphans.free(&self.totals, block.bytes(), requested);
-            }),
+            Some(cache) => cache.count_free(&self.totals, block.units(), block.requested()),
+            None => self.ledger.free(block, &self.totals),
         }
-    }
-
-    /// Counts for a thread that has no cache any more.
-    fn as_orphan(&self, count: impl FnOnce(&Counters)) {
-        let _lock = lock(&self.orphans_lock);
-        count(&self.orphans);
-        // Every time: no owner is there to do it later.
-        self.orphans.rest(&self.totals);
     }
 
     /// Gives a held block to the user, counted by the calling thread's cache, or by the pool for a thread without one.
@@ -360,18 +380,14 @@ impl Core {
         // Relaxed: we hold the block.
         block.cache.store(cache.map_or(0, |cache| cache.index), Relaxed);
         hand_out(block, requested);
-        let large = block.units() > CLASS_MAX;
         match cache {
             Some(cache) => {
                 cache.count_alloc(block.units(), requested);
-                cache.settle(&self.totals, large, self.owners());
+                self.settle(cache);
             }
             None => {
-                self.ledger.count(self.arena_of(block).index, block.bytes(), requested);
-                self.as_orphan(|orphans| {
-                    orphans.alloc(block.bytes(), requested);
-                    orphans.settle(&self.totals, large, self.owners());
-                });
+                let arena = self.arena_of(block).index;
+                self.ledger.alloc(arena, block, &self.totals, self.owners());
             }
         }
         block.addr()
@@ -537,9 +553,19 @@ impl Core {
         bytes
     }
 
-    /// Counters over all threads.
+    /// Bytes that are given out: of [`Self::sum`] what costs little.
+    pub(crate) fn allocated(&self) -> i64 {
+        allocated(self.counters())
+    }
+
+    /// How many blocks came back so far: as [`Self::allocated`].
+    pub(crate) fn count_frees(&self) -> u64 {
+        count_frees(self.counters())
+    }
+
+    /// Counters over all threads, with a look at each size of each.
     pub(crate) fn sum(&self) -> Sum {
-        self.totals.sum(self.owners())
+        self.totals.sum(self.counters())
     }
 
     /// Lets the peaks begin again.

@@ -6,7 +6,7 @@
 use super::Pool;
 use super::core::count;
 use super::remap::Gathered;
-use crate::arena::Arena;
+use crate::arena::{Arena, Kind};
 use crate::config::Dependencies;
 use crate::driver::Driver;
 use crate::sync::lock;
@@ -84,7 +84,7 @@ impl<D: Driver> Pool<D> {
             return;
         };
         let before = found.parts();
-        self.lend(other, epoch, false, found);
+        self.lend(other, &Kind::ALL, epoch, false, found);
         if found.parts() == before {
             return;
         }

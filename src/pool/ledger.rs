@@ -6,37 +6,67 @@
 use super::{Core, Pool};
 use crate::arena::Arena;
 use crate::driver::Driver;
+use crate::metadata::Block;
 use crate::stats::{GivenOut, Totals};
 use crate::sync::{Mutex, lock};
-use crate::thread::{Cache, Given, size_of_count};
-use std::collections::{BTreeMap, HashMap};
+use crate::thread::{Cache, Counters, Given, Totals as Level, Whose, size_of_count};
+use std::collections::BTreeMap;
 
 #[derive(Default)]
 struct Accounts {
     /// By arena and size.
-    open: HashMap<(u32, u64), Given>,
+    open: BTreeMap<(u32, u64), Given>,
     /// By size.
-    closed: HashMap<u64, Given>,
+    closed: BTreeMap<u64, Given>,
 }
 
 /// What no cache counts.
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<Accounts>);
+pub(super) struct Ledger {
+    accounts: Mutex<Accounts>,
+    /// For threads that have no cache; written under the lock.
+    pub(super) orphans: Counters,
+}
 
 impl Ledger {
     /// A block of an arena was given out without a cache.
-    pub(super) fn count(&self, arena: u32, allocated: u64, requested: u64) {
-        let mut accounts = lock(&self.0);
+    pub(super) fn alloc<'a>(
+        &self,
+        arena: u32,
+        block: &Block,
+        level: &Level,
+        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
+    ) {
+        let (allocated, requested) = (block.bytes(), block.requested());
+        let mut accounts = lock(&self.accounts);
         let open = accounts.open.entry((arena, size_of_count(allocated)));
         open.or_default().add(Given::one(allocated, requested));
+        self.orphans.alloc(block.units(), requested);
+        self.orphans.settle_exactly(level, owners);
+        // As an owner does that was stopped.
+        drop(level.no_look());
+    }
+
+    /// A block was given back by a thread without a cache.
+    pub(super) fn free(&self, block: &Block, level: &Level) {
+        let _lock = lock(&self.accounts);
+        self.orphans.free(level, block.units(), block.requested());
+        // Every time: no owner is there to do it later.
+        self.orphans.rest(level);
     }
 
     /// The arena's stream, or its private pool, is gone, and nobody uses the arena or a cache for it.
     pub(super) fn close<'a>(&self, arena: &Arena, caches: impl Iterator<Item = &'a Cache>) {
-        let mut accounts = lock(&self.0);
+        let mut accounts = lock(&self.accounts);
         let Accounts { open, closed } = &mut *accounts;
-        for ((_, size), given) in open.extract_if(|(index, _), _| *index == arena.index) {
-            closed.entry(size).or_default().add(given);
+        let keys: Vec<_> = open
+            .range((arena.index, 0)..=(arena.index, u64::MAX))
+            .map(|(&key, _)| key)
+            .collect();
+        for key in keys {
+            if let Some(given) = open.remove(&key) {
+                closed.entry(key.1).or_default().add(given);
+            }
         }
         for cache in caches.filter(|cache| cache.arena == arena.index) {
             cache.each_size(true, |size, given| closed.entry(size).or_default().add(given));
@@ -49,7 +79,7 @@ impl Core {
     fn given_out(&self) -> BTreeMap<(Option<u32>, u64), Given> {
         let mut all: BTreeMap<_, Given> = BTreeMap::new();
         // Locked throughout: what is closed meanwhile would be counted twice, or not at all.
-        let accounts = lock(&self.ledger.0);
+        let accounts = lock(&self.ledger.accounts);
         for (&(arena, size), &given) in &accounts.open {
             all.entry((Some(arena), size)).or_default().add(given);
         }

@@ -125,6 +125,10 @@ impl<D: Driver> Pool<D> {
 
     /// A held block from what the arena has, or 0. No driver call but queries of events.
     fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
+        // Pinned memory cannot be mapped elsewhere: what copies are done with is one with its neighbours before another range is cut.
+        if self.driver.is_host(arena.stream()) {
+            self.poll_pending();
+        }
         let index = self.take_from(arena, cache, units);
         if index != 0 || !self.poll_pending() {
             return index;
@@ -386,14 +390,23 @@ impl<D: Driver> Pool<D> {
 
     fn grow_slabs(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         let metadata = &self.core.metadata;
-        let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(SLAB_UNIT);
+        let kind = Kind::of(units);
+        let few = kind == Kind::Slabs && self.driver.is_host(arena.stream());
+        let unit = if few { size_class::bytes(GRANULE) } else { SLAB_UNIT };
+        let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(unit);
         let usual = match self.config.growth {
             0 if units <= CLASS_MAX => SLAB_UNIT,
             0 if need < SLAB_SHARED => SLAB_USUAL,
             0 => need,
             growth => growth.checked_next_multiple_of(SLAB_UNIT).unwrap_or(need),
         };
-        let kind = Kind::of(units);
+        // As much again as there is of them: few small blocks strand little, and many take few calls.
+        let usual = if few {
+            let held = arena.lock(metadata).region(kind).held;
+            usual.min(held.max(self.driver.properties().granularity))
+        } else {
+            usual
+        };
         let taken = match self.take_slab(arena, kind, usual.max(need), need) {
             Err(Refusal::Full) if usual > need => self.take_slab(arena, kind, need, need),
             other => other,
@@ -453,7 +466,7 @@ impl<D: Driver> Pool<D> {
 
 /// Slabs from the driver are multiples of this, in bytes: what the address table and small blocks expect, and what
 /// the device's own pages are.
-const SLAB_UNIT: u64 = 2 << 20;
+pub(super) const SLAB_UNIT: u64 = 2 << 20;
 /// Requests from this size on get a slab of their own; smaller ones share one of `SLAB_USUAL` bytes. PyTorch's figures,
 /// which make its segments and ours comparable.
 const SLAB_SHARED: u64 = 10 << 20;

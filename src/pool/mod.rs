@@ -62,9 +62,10 @@ use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
 pub(crate) use core::Core;
+pub(crate) use core::Hit;
 pub(crate) use core::forked;
 #[cfg(feature = "python")]
-pub(crate) use core::{Hit, pointer};
+pub(crate) use core::pointer;
 use free::Last;
 use guard::Guards;
 use private::Routes;
@@ -198,12 +199,14 @@ impl<D: Driver> Pool<D> {
     /// [`Error::Driver`]. The pool is as before then.
     #[inline]
     pub fn alloc(&self, bytes: u64, stream: Stream) -> Result<DevicePtr> {
-        if !forked()
-            && let Some(addr) = self.core.alloc_hit(bytes, stream).addr()
-        {
-            return Ok(addr);
+        if forked() {
+            return self.alloc_miss(bytes, stream);
         }
-        self.alloc_miss(bytes, stream)
+        match self.core.alloc_hit(bytes, stream) {
+            Hit::Block(addr) => Ok(addr),
+            Hit::Rest(rest) => rest.result(),
+            Hit::Miss => self.alloc_miss(bytes, stream),
+        }
     }
 
     /// Gives a block back. It may be given out again at once on its own stream, and on another one as soon as its
@@ -294,6 +297,11 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
+    /// Whether [`Self::keep_stream`] was called with this handle.
+    pub fn is_kept(&self, stream: Stream) -> bool {
+        lock(&self.kept).contains_key(&stream.0)
+    }
+
     /// Gives idle memory back to the driver until at most `target` bytes are reserved, or nothing idle is left. Returns
     /// the bytes given back: no more than it takes, as far as the sizes of the pieces allow. Waits for the device, at most
     /// the time that the setting `wait` allows: nothing that it still uses is unmapped.
@@ -307,8 +315,9 @@ impl<D: Driver> Pool<D> {
         Ok(given)
     }
 
-    /// Takes memory from the driver until `bytes` are reserved, ahead of use. With virtual memory it serves every stream and
-    /// size. A slab serves blocks of the legacy stream: those above 1 MiB first, smaller ones when no more can be had.
+    /// Takes memory from the driver until `bytes` are reserved, ahead of use; of a limit that is no whole number of pages as many as
+    /// it has. With virtual memory it serves every stream and size. A slab serves blocks of the legacy stream: those above 1 MiB
+    /// first, smaller ones when no more can be had.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when the limit or the device does not allow it, [`Error::Driver`], [`Error::Forked`].

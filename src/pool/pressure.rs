@@ -17,6 +17,9 @@ use crate::size_class;
 use std::sync::PoisonError;
 use std::time::Instant;
 
+/// How often the callbacks are asked for one request, at most.
+const ASKED_MOST: usize = 8;
+
 /// A request that is short of memory.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
@@ -51,8 +54,9 @@ impl<D: Driver> Pool<D> {
         let mut alone = Some(wait());
         for stage in Stage::ALL {
             let entered = Instant::now();
-            loop {
+            for round in 1.. {
                 let began = Instant::now();
+                let frees = (stage == Stage::Callbacks).then(|| self.core.count_frees());
                 if stage == Stage::Callbacks {
                     // They may call the pool.
                     alone = None;
@@ -73,6 +77,8 @@ impl<D: Driver> Pool<D> {
                 match (stage, outcome) {
                     // One block at a time: the next may be the one that is missing.
                     (Stage::Events, Outcome::Freed(_)) => {}
+                    // It was too little, or another request was faster: they may have more.
+                    (Stage::Callbacks, _) if round < ASKED_MOST && Some(self.core.count_frees()) > frees => {}
                     // Unmapping needs a device that is done with the memory. Where it cannot be waited for, nothing is. On a
                     // device that has failed that looks like a shortage, and is none.
                     (Stage::Device, Outcome::Refused) => {
@@ -92,9 +98,9 @@ impl<D: Driver> Pool<D> {
             Stage::Magazines => Some(Outcome::Freed(self.core.take_magazines(None))),
             Stage::StreamWaits => self.order_pending(request),
             Stage::Callbacks => {
-                let before = self.core.sum().allocated;
+                let before = self.core.allocated();
                 let asked = self.ask_callbacks(request.bytes);
-                let freed = u64::try_from(before - self.core.sum().allocated).unwrap_or(0);
+                let freed = u64::try_from(before - self.core.allocated()).unwrap_or(0);
                 if asked {
                     self.core.take_magazines(None);
                 }
@@ -154,16 +160,16 @@ impl<D: Driver> Pool<D> {
 
     /// The numbers of a request that failed.
     pub(super) fn out_of_memory(&self, arena: &Arena, requested: u64, steps: Vec<Step>) -> OutOfMemory {
-        let sum = self.core.sum();
-        let (allocated, reserved) = (sum.allocated.max(0) as u64, self.pages.reserved());
+        let (allocated, pending) = (self.core.allocated().max(0) as u64, self.core.pending());
+        let reserved = self.pages.reserved();
         OutOfMemory {
             requested,
             device: self.device(),
             limit: self.pages.limit(),
             allocated,
-            pending: sum.pending,
+            pending,
             reserved,
-            cached: reserved.saturating_sub(allocated + sum.pending),
+            cached: reserved.saturating_sub(allocated + pending),
             largest_free: arena.lock(&self.core.metadata).largest(&self.core.metadata),
             device_free: self.driver.memory_info().ok().map(|(free, _)| free),
             device_total: self.driver.properties().total_bytes,

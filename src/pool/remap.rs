@@ -102,9 +102,11 @@ impl<D: Driver> Pool<D> {
         // For small blocks at most twice the growth: a large mapping in which one lives is free as a whole no more.
         let most = if kind == Kind::Large { u64::MAX } else { bytes };
         if arena.key().private.is_none() && found.missing > 0 {
-            self.lend(arena, u64::MAX, false, &mut found);
-            let larger = self.smallest_free(arena, found.missing, u64::MAX);
-            found.widen(larger, most);
+            let kinds = self.lending(arena, kind, found.missing);
+            self.lend(arena, kinds, u64::MAX, false, &mut found);
+            let larger = kinds.contains(&Kind::Large);
+            let larger = larger.then(|| self.smallest_free(arena, found.missing, u64::MAX));
+            found.widen(larger.flatten(), most);
             if found.more > 0 {
                 return found;
             }
@@ -123,7 +125,7 @@ impl<D: Driver> Pool<D> {
             }
             let done = gate.done;
             drop(gate);
-            self.lend(other, done, true, &mut found);
+            self.lend(other, &Kind::ALL, done, true, &mut found);
         }
         let may_wait = waits != Waits::Never && self.may_wait(arena);
         for other in self.others(arena).filter(|_| may_wait) {
@@ -153,14 +155,33 @@ impl<D: Driver> Pool<D> {
             .filter(move |other| other.index != own && self.is_durable(other.key().stream))
     }
 
-    /// Takes free memory of an arena that was last used in an epoch up to `until`, to be mapped elsewhere; `done` where the device
-    /// is known to be done with that.
-    pub(super) fn lend<'a>(&'a self, arena: &'a Arena, until: u64, done: bool, found: &mut Gathered<'a>) {
+    /// The kinds of blocks whose free memory in the same arena serves a growth by `bytes` for blocks of `kind`. Where memory is short, or
+    /// several streams use it in turn, all of it is needed.
+    fn lending(&self, arena: &Arena, kind: Kind, bytes: u64) -> &'static [Kind] {
+        let is_short = self.pages.reserved().saturating_add(bytes) > self.pages.most();
+        let apart = !is_short && arena.lock(&self.core.metadata).keeps_apart() && self.others(arena).next().is_none();
+        match kind {
+            _ if !apart => &Kind::ALL,
+            Kind::Large => &[Kind::Large],
+            Kind::Slabs | Kind::Small => &[Kind::Slabs, Kind::Small],
+        }
+    }
+
+    /// Takes free memory of an arena's blocks of some kinds that was last used in an epoch up to `until`, to be mapped elsewhere;
+    /// `done` where the device is known to be done with that.
+    pub(super) fn lend<'a>(
+        &'a self,
+        arena: &'a Arena,
+        kinds: &[Kind],
+        until: u64,
+        done: bool,
+        found: &mut Gathered<'a>,
+    ) {
         let metadata = &self.core.metadata;
         let granularity = self.driver.properties().granularity;
         let mut inner = arena.lock(metadata);
         arena.drain_shared(metadata, &mut inner);
-        for kind in Kind::ALL.into_iter().rev() {
+        for &kind in kinds.iter().rev() {
             for part in inner
                 .region(kind)
                 .lend(&metadata.blocks, granularity, found.missing, until)

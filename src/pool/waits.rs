@@ -12,7 +12,6 @@ use crate::error::Error;
 use crate::size_class;
 use crate::sync::lock;
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 impl<D: Driver> Pool<D> {
@@ -49,10 +48,10 @@ impl<D: Driver> Pool<D> {
                 Err(_) => return Some(Outcome::Refused),
             }
         }
-        let before = self.core.totals.pending.load(Relaxed);
+        let before = self.core.pending();
         // Without any that is ready after the wait the driver answers no queries: nothing to wait for again.
         let polled = self.poll_pending();
-        let freed = before.saturating_sub(self.core.totals.pending.load(Relaxed));
+        let freed = before.saturating_sub(self.core.pending());
         polled.then_some(Outcome::Freed(freed))
     }
 

@@ -3,7 +3,7 @@
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
+use pyo3::types::{PyBool, PyInt, PyString, PyTuple};
 
 use super::buffer::BaseBuffer;
 use super::ending;
@@ -20,25 +20,6 @@ impl<'py> FromPyObject<'_, 'py> for Size {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         unsigned(object, "a size in bytes").map(Self)
-    }
-}
-
-/// An amount of memory: bytes, a fraction of the device (a float), or text such as `"2GiB"` and `"50%"`.
-///
-/// Kept as the configuration's text, which is where it is checked.
-pub struct Amount(pub String);
-
-impl<'py> FromPyObject<'_, 'py> for Amount {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = object.extract::<String>() {
-            Ok(Self(text))
-        } else if let Ok(fraction) = object.cast::<PyFloat>() {
-            Ok(Self(format!("{:?}", fraction.value())))
-        } else {
-            unsigned(object, "an amount of memory").map(|bytes| Self(bytes.to_string()))
-        }
     }
 }
 
@@ -152,10 +133,21 @@ impl<'py> FromPyObject<'_, 'py> for Device {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match object.cast::<SimulatedDevice>() {
-            Ok(device) => Ok(Self::Simulated(device.get().sim())),
-            Err(_) => object.extract().map(Self::Ordinal),
+        if let Ok(device) = object.cast::<SimulatedDevice>() {
+            return Ok(Self::Simulated(device.get().sim()));
         }
+        if object.hasattr(intern!(object.py(), "__index__"))? && !object.is_instance_of::<PyBool>() {
+            return object.extract().map(Self::Ordinal);
+        }
+        let hint = if object.is_instance_of::<PyString>() {
+            "; whose memory it is says backend="
+        } else {
+            ""
+        };
+        Err(PyTypeError::new_err(format!(
+            "a device is an ordinal, 0 for the first one, or a flagstone.testing.SimulatedDevice, not {}{hint}",
+            object.get_type().name()?
+        )))
     }
 }
 

@@ -18,11 +18,9 @@ use crate::stats::{AddressInfo, BlockInfo};
 const FOLLOWER: &CStr = c"flagstone.history._stacks";
 
 /// `BasePool.start_history`.
-pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResult<()> {
+pub fn start(object: &Bound<'_, BasePool>, most: i64, stacks: bool) -> PyResult<()> {
     let (py, pool) = (object.py(), object.get().pool());
-    if most == 0 {
-        return Err(PyValueError::new_err("max_events is 1 or more, not 0"));
-    }
+    let most = capacity(most)?;
     let follower = ending::import(py, FOLLOWER)?;
     if stacks {
         // The process's pools outlive the objects that stand for them.
@@ -35,6 +33,12 @@ pub fn start(object: &Bound<'_, BasePool>, most: usize, stacks: bool) -> PyResul
     }
     py.detach(|| pool.start_history(most, stacks));
     Ok(())
+}
+
+/// A number of events to keep.
+pub fn capacity(most: i64) -> PyResult<usize> {
+    let kept = usize::try_from(most).ok().filter(|&most| most > 0);
+    kept.ok_or_else(|| PyValueError::new_err(format!("max_events is 1 or more, not {most}")))
 }
 
 /// `BasePool.stop_history`.

@@ -47,8 +47,9 @@ mod _core {
 
     #[pymodule_export]
     use super::bench::{
-        plain_functions, time_driver, time_handed_over, time_handing_over, time_object_handed_over, time_object_pairs,
-        time_object_random_shared, time_pairs, time_pairs_behind_holes, time_random, time_random_shared,
+        plain_functions, time_driver, time_handed_over, time_handing_over, time_machine, time_object_handed_over,
+        time_object_pairs, time_object_random_shared, time_pairs, time_pairs_behind_holes, time_random,
+        time_random_shared,
     };
     #[pymodule_export]
     use super::buffer::{BaseBuffer, Buffer, PinnedBuffer};
@@ -61,7 +62,7 @@ mod _core {
     #[pymodule_export]
     use super::process::{
         c_functions, configure, find_process_pool, hold_private_pool, last_error, private_pools, process_pool,
-        process_pools, release_private_pool, torch_error,
+        process_pools, record_later, release_private_pool, torch_error,
     };
     #[pymodule_export]
     use super::replay::{Trace, model, replay};

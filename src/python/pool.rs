@@ -81,7 +81,8 @@ impl BasePool {
         self.pool.backend().name()
     }
 
-    /// The most that the pool may hold from the driver, in bytes; None for no limit but the device.
+    /// The most that the pool may hold from the driver, in bytes; None for no limit but the device. May be set, in any thread: one
+    /// below what is held gives nothing back by itself, see `trim`.
     #[getter]
     fn limit(&self) -> Option<u64> {
         self.pool.limit()
@@ -103,7 +104,7 @@ impl BasePool {
         Ok(settings)
     }
 
-    /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`.
+    /// Allocates `nbytes` on `stream` and returns the address, to be given to `free_raw`, from any thread. Raises as `alloc` does.
     #[pyo3(signature = (nbytes, stream = None))]
     fn alloc_raw(&self, py: Python<'_>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<u64> {
         Ok(request(py, || {
@@ -111,7 +112,10 @@ impl BasePool {
         })?)
     }
 
-    /// Frees what `alloc_raw` returned, ordered on its own stream and, if given, on `stream` too.
+    /// Frees what `alloc_raw` returned, ordered on its own stream and, if given, on `stream` too, which has to exist then. In any thread,
+    /// with work on these streams still under way.
+    ///
+    /// `DoubleFreeError` and `InvalidPointerError` for what is freed already or not of this pool; nothing is changed then.
     #[pyo3(signature = (ptr, stream = None))]
     fn free_raw(&self, py: Python<'_>, ptr: Address, stream: Option<StreamArg>) -> PyResult<()> {
         let last = match (stream, self.pool.memory()) {
@@ -126,23 +130,25 @@ impl BasePool {
     ///
     /// A stream that is not a default one may be gone when the block is freed. Unless `keep_stream` promised that it is not,
     /// the block waits for the whole device; a stream that is named to `free`, and so is live then, it waits for alone.
+    /// `InvalidPointerError` for what is no live block of this pool, `StreamError` for a stream that does not exist.
     fn record_stream(&self, py: Python<'_>, block: Pointer, stream: StreamArg) -> PyResult<()> {
         Ok(py.detach(|| self.pool.record_stream(block.0, stream.0))?)
     }
 
-    /// Promises that `stream`, live now, is not destroyed while the pool lives.
+    /// Promises that `stream`, live now, is not destroyed while the pool lives. `StreamError` for one that does not exist.
     fn keep_stream(&self, py: Python<'_>, stream: StreamArg) -> PyResult<()> {
         Ok(py.detach(|| self.pool.keep_stream(stream.0))?)
     }
 
-    /// Takes memory from the driver until the pool holds at least `nbytes`.
+    /// Takes memory from the driver until the pool holds at least `nbytes`: for any stream and size. `OutOfMemoryError` where
+    /// the device or the limit does not let it; what was taken by then stays.
     fn reserve(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         Ok(py.detach(|| self.pool.reserve(nbytes.0))?)
     }
 
     /// Gives idle memory back to the driver until the pool holds at most `target` bytes, or no idle memory is left.
     ///
-    /// Returns the bytes that were given back.
+    /// Waits for the device where that sets memory free. Returns the bytes that were given back, which may be 0.
     #[pyo3(signature = (target = Size(0)), text_signature = "($self, target=0)")]
     fn trim(&self, py: Python<'_>, target: Size) -> PyResult<u64> {
         Ok(py.detach(|| self.pool.trim(target.0))?)
@@ -173,8 +179,8 @@ impl BasePool {
     }
 
     /// Removes the callback of this number. Returns whether there was one.
-    fn remove_callback(&self, number: u64) -> bool {
-        self.pool.remove_callback(CallbackId(number))
+    fn remove_callback(&self, number: i64) -> bool {
+        u64::try_from(number).is_ok_and(|number| self.pool.remove_callback(CallbackId(number)))
     }
 
     /// The pool's numbers, as `flagstone.stats.Stats`. Cheap. `ForkError` in a forked child.
@@ -183,7 +189,7 @@ impl BasePool {
         stats::stats(py, &py.detach(|| self.pool.stats()))
     }
 
-    /// Starts the peaks of `stats` anew from what is held now.
+    /// Starts the peaks of `stats` anew from what is held now, for all threads.
     fn reset_peak(&self, py: Python<'_>) {
         py.detach(|| self.pool.reset_peak());
     }
@@ -208,7 +214,7 @@ impl BasePool {
     /// With `stacks` each event has the Python stack of its thread. That sets a profile function in this thread, in those that
     /// start later and, from Python 3.12 on, in all others; a Python call then takes about half a microsecond more.
     #[pyo3(signature = (max_events = 1_000_000, *, stacks = false))]
-    fn start_history(slf: &Bound<'_, Self>, max_events: usize, stacks: bool) -> PyResult<()> {
+    fn start_history(slf: &Bound<'_, Self>, max_events: i64, stacks: bool) -> PyResult<()> {
         history::start(slf, max_events, stacks)
     }
 
@@ -309,7 +315,11 @@ impl Pool {
     /// Allocates `nbytes` of device memory, to be used on `stream`.
     ///
     /// `stream` is None for the legacy default stream, a handle, or an object with `__cuda_stream__`, `cuda_stream`
-    /// (torch) or `ptr` (CuPy). 0 bytes give a buffer of its own.
+    /// (torch) or `ptr` (CuPy). 0 bytes give a buffer of its own. The address is a multiple of 512.
+    ///
+    /// May be called in any thread, and the buffer freed in any other. `OutOfMemoryError`, a `MemoryError`, when every step failed that
+    /// could have set memory free; `TooLargeError` for more than any device has; `StreamError` for a stream that does not exist;
+    /// `ForkError` in a forked child. The pool is as before then.
     #[pyo3(signature = (nbytes, stream = StreamArg::DEFAULT), text_signature = "($self, nbytes, stream=None)")]
     fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: StreamArg) -> PyResult<Py<Buffer>> {
         Buffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, Some(stream))?)
@@ -347,7 +357,7 @@ impl PinnedPool {
     }
 
     /// Allocates `nbytes` of pinned memory. Where `stream` is given, a handle or an object of another library, it is taken to
-    /// copy from or to it until it is freed, as by `record_stream`.
+    /// copy from or to it until it is freed, as by `record_stream`. Threads and errors are those of `Pool.alloc`.
     #[pyo3(signature = (nbytes, stream = None))]
     fn alloc(slf: &Bound<'_, Self>, nbytes: Size, stream: Option<StreamArg>) -> PyResult<Py<PinnedBuffer>> {
         PinnedBuffer::build(slf.py(), slf.as_super().get().block(slf.py(), nbytes, stream)?)
@@ -365,7 +375,7 @@ impl PinnedPool {
         Prewarm::start(slf.as_super().get().pool().clone(), nbytes.0)
     }
 
-    /// Waits for all work of the device. What waited for copies, or for this, can be given out again then.
+    /// Waits for all work of the device, of every thread. What waited for copies, or for this, can be given out again then.
     fn synchronize(slf: &Bound<'_, Self>) -> PyResult<()> {
         let pool = slf.as_super().get().pool();
         Ok(slf.py().detach(|| pool.synchronize())?)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use pyo3::prelude::*;
 
+use super::history;
 use super::pool::{BasePool, Pool};
 use crate::capi::{self, Throws};
 use crate::config::Config;
@@ -47,6 +48,15 @@ pub fn find_process_pool(py: Python<'_>, device: i32) -> PyResult<Option<Py<Pool
 #[pyfunction]
 pub fn process_pools(py: Python<'_>) -> PyResult<Vec<Py<Pool>>> {
     process::all().map(|pool| process_pool(py, pool.device())).collect()
+}
+
+/// Lets every pool of the process that is made from now on record its history, as `start_history` would; None ends that. Whoever
+/// asks for stacks sees to it that they are followed.
+#[pyfunction]
+#[pyo3(signature = (max_events, *, stacks = false))]
+pub fn record_later(py: Python<'_>, max_events: Option<i64>, stacks: bool) -> PyResult<()> {
+    let most = max_events.map(history::capacity).transpose()?;
+    Ok(py.detach(|| process::record_later(most.map(|most| process::Recorded { most, stacks })))?)
 }
 
 /// The bytes that each private pool of a device holds, by its id; empty where there is no pool.

@@ -24,7 +24,8 @@ const EXAMPLE: (&str, &[u8]) = (
     include_bytes!("../../benches/traces/gpt_variable_length.csv.gz"),
 );
 
-/// A recorded sequence of allocations and frees, read from a file of any known format.
+/// A recorded sequence of allocations and frees, read from a file of any known format. Of a snapshot of several devices it is
+/// the history of `device`, or without one the longest.
 #[pyclass(module = "flagstone._core", frozen)]
 pub struct Trace {
     trace: traces::Trace,
@@ -33,9 +34,10 @@ pub struct Trace {
 #[pymethods]
 impl Trace {
     #[new]
-    fn new(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
+    #[pyo3(signature = (path, device = None))]
+    fn new(py: Python<'_>, path: PathBuf, device: Option<u32>) -> PyResult<Self> {
         let trace = py
-            .detach(|| traces::Trace::open(path))
+            .detach(|| traces::Trace::open_device(path, device))
             .map_err(|error| trace_error(py, error))?;
         Ok(Self { trace })
     }
@@ -60,6 +62,15 @@ impl Trace {
     #[getter]
     fn format(&self) -> String {
         self.trace.format().to_string()
+    }
+
+    /// The device whose history it is; None where the format says nothing of devices.
+    #[getter]
+    fn device(&self) -> Option<u32> {
+        match self.trace.format() {
+            traces::Format::TorchSnapshot { device } => Some(device),
+            _ => None,
+        }
     }
 
     /// How many blocks are allocated.

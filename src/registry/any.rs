@@ -15,7 +15,7 @@ use crate::driver::{DevicePtr, Driver, Properties, Stream};
 use crate::error::Unavailable;
 use crate::error::{ConfigError, Error, Result};
 use crate::history::History;
-use crate::pool::{CallbackId, Core, Pool, PrivateId};
+use crate::pool::{CallbackId, Core, Pool, PrivateId, forked};
 use crate::stats::{AddressInfo, BlockInfo, Snapshot, Stats, Totals};
 
 /// Which kind of device a pool asks for memory.
@@ -51,11 +51,18 @@ impl Backend {
     }
 }
 
+/// In a forked child the driver is asked nothing, not even what there is: a lock of its own that another thread of the parent
+/// held is never let go of there.
+pub(super) fn unforked() -> Result<()> {
+    if forked() { Err(Error::Forked) } else { Ok(()) }
+}
+
 /// How many CUDA devices there are, at least 1. Loads the driver where there is one.
 ///
 /// # Errors
 /// There is no CUDA in this process, and why.
 pub fn cuda_devices() -> Result<i32> {
+    unforked()?;
     #[cfg(feature = "cuda")]
     return Ok(Cuda::device_count()?);
     #[cfg(not(feature = "cuda"))]
@@ -67,6 +74,7 @@ pub fn cuda_devices() -> Result<i32> {
 /// # Errors
 /// There is no CUDA in this process, or a device cannot be opened.
 pub fn devices(backend: Backend) -> Result<Vec<Properties>> {
+    unforked()?;
     match backend.resolve() {
         #[cfg(feature = "cuda")]
         Backend::Cuda => (0..cuda_devices()?)
@@ -154,6 +162,7 @@ impl AnyPool {
     /// # Errors
     /// There is no such device or no driver, or the configuration does not fit the device.
     pub fn open(memory: Memory, device: i32, backend: Backend, config: Config) -> Result<Self> {
+        unforked()?;
         match backend.resolve() {
             #[cfg(feature = "cuda")]
             Backend::Cuda => Self::over_cuda(memory, Cuda::new(device)?, config),
@@ -298,6 +307,12 @@ impl AnyPool {
     /// As [`Pool::keep_stream`].
     pub fn keep_stream(&self, stream: Stream) -> Result<()> {
         each!(self, pool => pool.keep_stream(stream))
+    }
+
+    /// See [`Pool::is_kept`].
+    #[must_use]
+    pub fn is_kept(&self, stream: Stream) -> bool {
+        each!(self, pool => pool.is_kept(stream))
     }
 
     /// See [`Pool::record_stream`].

@@ -1,7 +1,7 @@
 //! The process's pools, one for each device, which the exported C functions use. Made at first use, never dropped: blocks
 //! are freed after the interpreter has ended, and nothing is torn down at exit.
 
-use super::any::{AnyPool, Backend, Memory};
+use super::any::{AnyPool, Backend, Memory, unforked};
 use super::slot::Slot;
 use crate::config::Config;
 use crate::driver::DevicePtr;
@@ -18,6 +18,17 @@ static POOLS: [Slot<AnyPool>; DEVICES] = [const { Slot::empty() }; DEVICES];
 /// The hit path of each of them, for the C functions: one load, and no question which kind of pool it is.
 static CORES: [Slot<Core>; DEVICES] = [const { Slot::empty() }; DEVICES];
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+/// How pools that are made from now on are recorded. Changed and read with [`SETTINGS`] locked.
+static RECORDED: Mutex<Option<Recorded>> = Mutex::new(None);
+
+/// How a pool's history is recorded: see [`Pool::start_history`](crate::Pool::start_history).
+#[derive(Debug, Clone, Copy)]
+pub struct Recorded {
+    /// The most events to keep.
+    pub most: usize,
+    /// Whether with Python's stacks.
+    pub stacks: bool,
+}
 
 /// What the process's pools are made with.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,6 +68,19 @@ pub fn configure(settings: Settings) -> Result<()> {
             Ok(())
         }
     }
+}
+
+/// Every pool that is made from now on records its history from its first byte on; `None` ends that. Pools that are there are
+/// not touched.
+///
+/// # Errors
+/// [`Error::Forked`].
+pub fn record_later(recorded: Option<Recorded>) -> Result<()> {
+    unforked()?;
+    // A pool is either there when this returns, or is made afterwards.
+    let _making = lock(&SETTINGS);
+    *lock(&RECORDED) = recorded;
+    Ok(())
 }
 
 /// The pool of a device, made if there is none. Without [`configure`] it is one of the real device, with the settings of
@@ -132,9 +156,7 @@ fn watch_fork() {
 
 #[cold]
 fn open(device: i32) -> Result<&'static AnyPool> {
-    let count = DEVICES as i32;
-    let slot = usize::try_from(device).ok().and_then(|device| POOLS.get(device));
-    let slot = slot.ok_or(Error::NoSuchDevice { device, count })?;
+    unforked()?;
     // One at a time: two pools of one device would share its limit unknowingly.
     let mut current = lock(&SETTINGS);
     if let Some(pool) = existing(device) {
@@ -148,9 +170,16 @@ fn open(device: i32) -> Result<&'static AnyPool> {
         },
     };
     let pool = AnyPool::open(Memory::Device, device, settings.backend, settings.config.clone())?;
+    // The devices that there are have been counted by now: this is one of them.
+    let count = DEVICES as i32;
+    let slot = usize::try_from(device).ok().and_then(|device| POOLS.get(device));
+    let slot = slot.ok_or(Error::NoSuchDevice { device, count })?;
     *current = Some(settings);
     // SAFETY: the count of `into_raw` is never given back: pools are leaked on purpose.
     let pool: &'static AnyPool = unsafe { &*Arc::into_raw(Arc::new(pool)) };
+    if let Some(Recorded { most, stacks }) = *lock(&RECORDED) {
+        pool.start_history(most, stacks);
+    }
     slot.set(pool);
     watch_fork();
     CORES[device as usize].set(pool.core());

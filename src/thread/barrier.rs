@@ -86,12 +86,60 @@ mod models {
 
 #[cfg(test)]
 mod tests {
-    //! What no model can say: that the kernel's barrier is one for a thread that has none itself. The processor shows it, with the
-    //! standard library's atomics.
+    //! What no model can say: that the kernel is asked, and that its barrier is one for a thread that has none itself. The
+    //! processor shows the latter where two threads really run at once, with the standard library's atomics.
 
     use super::*;
     use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
     use std::sync::atomic::{AtomicBool, AtomicU64, compiler_fence, fence};
+
+    /// Ends the process where it asks for the barrier.
+    fn forbid_the_barrier() -> bool {
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let [load, equal, end] = [
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            libc::BPF_JMP | libc::BPF_JEQ,
+            libc::BPF_RET,
+        ];
+        // The call's number, and the lower half of its first argument (a little-endian machine's).
+        let [number, command] = [0, 16];
+        let mut filter = [
+            step(load as u16, 0, 0, number),
+            step(equal as u16, 0, 3, libc::SYS_membarrier as u32),
+            step(load as u16, 0, 0, command),
+            step(equal as u16, 0, 1, PRIVATE_EXPEDITED as u32),
+            step(end as u16, 0, 0, libc::SECCOMP_RET_KILL_PROCESS),
+            step(end as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog {
+            len: filter.len() as u16,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: the calls take integers and a program of which the kernel makes its own copy. No core is left of the end.
+        unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0) == 0
+                && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        }
+    }
+
+    #[test]
+    fn the_barrier_asks_the_kernel() {
+        assert!(available(), "the kernel has no membarrier, and so a pool no magazines");
+        // SAFETY: the child makes system calls only, and ends without what else a process does at its end.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let forbidden = forbid_the_barrier();
+            everywhere();
+            // SAFETY: as above.
+            unsafe { libc::_exit(if forbidden { 1 } else { 2 }) }
+        }
+        let mut status = 0;
+        // SAFETY: the status is written to a place of our own.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(libc::WIFSIGNALED(status), "it went on without the kernel: {status:#x}");
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSYS);
+    }
 
     /// On a cache line of its own: a store to it takes its time.
     #[derive(Default)]

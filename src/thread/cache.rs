@@ -16,8 +16,9 @@
 //! - magazines change only between `busy = 1` and `busy = 0` of the owner, or while `revoked` by the one taker.
 
 use super::barrier;
-use super::counters::{COUNTED, Counters, Totals};
-use super::slots::{Classes, Countdown, Given, LARGE_SLOTS, large_slot};
+use super::counters::{COUNTED, Counters};
+use super::peaks::{Totals, Whose};
+use super::slots::{Countdown, Given, LARGE_SLOTS, large_slot};
 use super::token::token;
 use crate::freelist::TakeAll;
 use crate::metadata::{Block, Blocks};
@@ -111,7 +112,6 @@ struct Own {
     magazines: [Magazine; CLASS_MAX as usize + 1],
     /// Of blocks above [`CLASS_MAX`].
     large: [Magazine; LARGE_SLOTS],
-    classes: Classes,
 }
 
 /// What a hit got, and whether there is something to do about it.
@@ -148,8 +148,7 @@ impl<'a> Busy<'a> {
         let block = magazine.first()?;
         magazine.get(block);
         let beyond = own.counters.small.give(units * size_class::UNIT);
-        own.counters.alloc_small(requested);
-        own.classes.alloc(units, requested);
+        own.counters.alloc_small(units, requested);
         Some((block, beyond || self.is_sampled()))
     }
 
@@ -192,7 +191,6 @@ impl Cache {
                 counters: Counters::new(bound / SMALL_PART),
                 magazines: std::array::from_fn(|_| Magazine::default()),
                 large: std::array::from_fn(|_| Magazine::default()),
-                classes: Classes::new(),
             },
             remote: Remote::default(),
         }
@@ -228,6 +226,17 @@ impl Cache {
     pub(crate) fn is_anothers(&self) -> bool {
         // Relaxed: as in `enter_for`.
         !matches!(self.thread.load(Relaxed), 0) && !self.is_mine()
+    }
+
+    /// Whose it is, as far as the calling thread knows.
+    pub(crate) fn whose(&self) -> Whose {
+        if self.is_mine() {
+            Whose::Mine
+        } else if self.is_anothers() {
+            Whose::Anothers
+        } else {
+            Whose::Nobodys
+        }
     }
 
     /// Whether it serves a default stream.
@@ -311,7 +320,7 @@ impl Cache {
         };
         magazine.put(block);
         counters.small.take(hits);
-        counters.free_small(bytes, requested);
+        counters.free_small(requested);
         true
     }
 
@@ -337,26 +346,28 @@ impl Cache {
 
     /// Counts a block that was given out and is from no magazine of this cache. The owner only, and [`Self::settle`] is next.
     pub(crate) fn count_alloc(&self, units: u32, requested: u64) {
-        self.own.counters.alloc(size_class::bytes(units), requested);
-        if units <= CLASS_MAX {
-            self.own.classes.alloc(units.into(), requested);
-        }
+        self.own.counters.alloc(units, requested);
     }
 
     /// Counts a block that was given back and is in no magazine of this cache. The owner only.
     pub(crate) fn count_free(&self, totals: &Totals, units: u32, requested: u64) {
-        if self.own.counters.free(totals, size_class::bytes(units), requested) {
+        if self.own.counters.free(totals, units, requested) {
             self.open();
         }
     }
 
-    /// Does what [`Counters::settle`] does. The owner only.
-    pub(crate) fn settle<'a>(&self, totals: &Totals, large: bool, owners: impl Iterator<Item = &'a Counters> + Clone) {
-        self.own.counters.settle(totals, large, owners);
+    /// Does what [`Counters::settle`] does, and says what that says. The owner only.
+    pub(crate) fn settle<'a>(
+        &self,
+        totals: &Totals,
+        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
+    ) -> bool {
+        let lowered = self.own.counters.settle(totals, owners);
         self.open();
+        lowered
     }
 
-    /// Tells the pool everything, as the owner rests from now on. The owner only.
+    /// Announces no more than there is, as the owner rests from now on. The owner only.
     pub(crate) fn rest(&self, totals: &Totals) {
         self.own.counters.rest(totals);
         self.open();
@@ -370,7 +381,7 @@ impl Cache {
 
     /// What was given out by size, which begins at nothing again if `take` says so: only where the owner is quiet.
     pub(crate) fn each_size(&self, take: bool, mut with: impl FnMut(u64, Given)) {
-        self.own.classes.each(take, &mut with);
+        self.own.counters.classes.each(take, &mut with);
         self.own.counters.slots.each(take, with);
     }
 
@@ -382,8 +393,8 @@ impl Cache {
         }
     }
 
-    /// Lets hits put blocks into the magazines as far as there is room now.
-    fn open(&self) {
+    /// Lets hits put blocks into the magazines as far as there is room now. The owner only.
+    pub(crate) fn open(&self) {
         if let Some(busy) = self.enter() {
             busy.open();
         }
@@ -499,6 +510,12 @@ impl Cache {
             }
         }
         self.held()
+    }
+
+    /// The blocks that other threads freed, until `each` has seen enough. Only while all threads are quiet.
+    #[cfg(feature = "check")]
+    pub(crate) fn walk_remote(&self, blocks: &Blocks, each: impl FnMut(u32) -> bool) {
+        self.remote.list.walk(blocks, each);
     }
 }
 

@@ -5,14 +5,17 @@ mod cache;
 mod counters;
 mod current;
 mod own;
+mod peaks;
 mod slots;
+mod stock;
 mod token;
 
 pub(crate) use barrier::available as magazines_available;
 pub(crate) use cache::{Busy, Cache, NO_STREAM};
-pub(crate) use counters::{Counters, Sum, Totals};
+pub(crate) use counters::{Counters, Sum, allocated, count_frees};
 pub(crate) use current::{Current, Lender};
 pub(crate) use own::OwnCaches;
+pub(crate) use peaks::{Totals, Whose};
 pub(crate) use slots::{Given, size_of_count};
 #[cfg(all(test, loom))]
 pub(crate) use token::become_thread;

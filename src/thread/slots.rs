@@ -121,28 +121,40 @@ impl Countdown {
 }
 
 /// What was given out of each class.
+#[derive(Debug)]
 pub(super) struct Classes {
     allocs: [Number; CLASS_MAX as usize + 1],
     requested: [Number; CLASS_MAX as usize + 1],
+    /// Bytes, rounded, of what was given out and taken by [`Self::each`].
+    taken: Number,
 }
 
-impl Classes {
-    pub(super) fn new() -> Self {
+impl Default for Classes {
+    fn default() -> Self {
         Self {
             allocs: std::array::from_fn(|_| Number::default()),
             requested: std::array::from_fn(|_| Number::default()),
+            taken: Number::default(),
         }
     }
+}
 
+impl Classes {
     /// A block of so many units was given out, at most [`CLASS_MAX`].
     #[inline(always)]
     pub(super) fn alloc(&self, units: u64, requested: u64) {
-        if COUNTED
-            && let (Some(allocs), Some(sum)) = (self.allocs.get(units as usize), self.requested.get(units as usize))
-        {
+        if let (Some(allocs), Some(sum)) = (self.allocs.get(units as usize), self.requested.get(units as usize)) {
             allocs.add(1);
             sum.add(requested);
         }
+    }
+
+    /// All bytes that were ever given out, rounded.
+    pub(super) fn given(&self) -> u64 {
+        let allocs = (0..).zip(&self.allocs);
+        allocs.fold(self.taken.get(), |sum, (units, allocs)| {
+            sum.wrapping_add(allocs.get().wrapping_mul(size_class::bytes(units)))
+        })
     }
 
     /// What was given out of each class, which begins at nothing again if `take` says so.
@@ -153,6 +165,9 @@ impl Classes {
             if allocs > 0 {
                 let size = size_class::bytes(units);
                 let allocated = allocs * size;
+                if take {
+                    self.taken.add(allocated);
+                }
                 with(
                     size,
                     Given {
@@ -324,6 +339,11 @@ impl Slots {
         }
     }
 
+    /// How many blocks came back.
+    pub(super) fn count_frees(&self) -> u64 {
+        self.other_frees.get() + self.frees.iter().map(Number::get).sum::<u64>()
+    }
+
     /// All of it.
     pub(super) fn flows(&self) -> Flows {
         let mut given = self.others.get();
@@ -333,7 +353,7 @@ impl Slots {
             allocs: given.allocs,
             requested: given.requested,
             given: given.allocated,
-            frees: self.other_frees.get() + sum(&self.frees),
+            frees: self.count_frees(),
             returned: self.other_returned.get() + sum(&self.returned),
             freed: 0,
         }

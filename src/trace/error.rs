@@ -51,6 +51,18 @@ pub enum Problem {
     /// The snapshot has no history of events.
     #[error("the snapshot has no history; call torch.cuda.memory._record_memory_history() before the run to record")]
     NoHistory,
+    /// The snapshot has no history of the device that was asked for.
+    #[error("the snapshot has no history of device {device}; ask for another device, or for none to get the longest")]
+    NoHistoryOf {
+        /// The device's ordinal.
+        device: u32,
+    },
+    /// The file is not a snapshot, and a device was asked for.
+    #[error("is no torch memory snapshot, and only these have devices to choose from; do not ask for device {device}")]
+    NoDevices {
+        /// The device's ordinal.
+        device: u32,
+    },
     /// The pickle is damaged, or holds more than plain data.
     #[error("pickle byte {offset}: {damage}")]
     Pickle {

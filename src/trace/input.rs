@@ -9,20 +9,20 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const PICKLE: u8 = 0x80;
 const BYTE_ORDER_MARK: char = '\u{feff}';
 
-/// Reads a trace of any known format.
-pub(super) fn read(name: &str, mut source: impl Read) -> Result<Trace, Problem> {
+/// Reads a trace of any known format; with `device`, of a snapshot.
+pub(super) fn read(name: &str, mut source: impl Read, device: Option<u32>) -> Result<Trace, Problem> {
     let mut start = Vec::new();
     source.by_ref().take(GZIP.len() as u64).read_to_end(&mut start)?;
     let compressed = start == GZIP;
     let source = Cursor::new(start).chain(source);
     if compressed {
-        read_plain(name, flate2::read::MultiGzDecoder::new(source))
+        read_plain(name, flate2::read::MultiGzDecoder::new(source), device)
     } else {
-        read_plain(name, source)
+        read_plain(name, source, device)
     }
 }
 
-fn read_plain(name: &str, source: impl Read) -> Result<Trace, Problem> {
+fn read_plain(name: &str, source: impl Read, device: Option<u32>) -> Result<Trace, Problem> {
     let mut source = BufReader::with_capacity(
         64 << 10,
         Limited {
@@ -34,7 +34,10 @@ fn read_plain(name: &str, source: impl Read) -> Result<Trace, Problem> {
     if first == Some(PICKLE) {
         let mut bytes = Vec::new();
         source.read_to_end(&mut bytes).map_err(problem)?;
-        return snapshot::read(name, &bytes);
+        return snapshot::read(name, &bytes, device);
+    }
+    if let Some(device) = device {
+        return Err(Problem::NoDevices { device });
     }
     let mut lines = Lines::new(source);
     // A first line that is too long or no text is not the header of a known format.

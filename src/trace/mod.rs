@@ -54,7 +54,7 @@ pub enum Format {
     RmmLog,
     /// A snapshot of `torch.cuda.memory._dump_snapshot`.
     TorchSnapshot {
-        /// The device whose history was taken: the one with the most entries.
+        /// The device whose history was taken: the one asked for, or that with the most entries.
         device: u32,
     },
     /// Made in this process by a [`Builder`].
@@ -90,15 +90,26 @@ impl Trace {
     /// # Errors
     /// The file cannot be read, is of no known format, is damaged (with the line), or exceeds [`limits`].
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TraceError> {
+        Self::open_device(path, None)
+    }
+
+    /// Reads a file as [`Trace::open`] does; of a snapshot of several devices the history of `device`, or with `None` the longest.
+    ///
+    /// # Errors
+    /// As [`Trace::open`]; the snapshot has no history of that device, or the file is no snapshot, and says nothing of devices.
+    pub fn open_device(path: impl AsRef<Path>, device: Option<u32>) -> Result<Self, TraceError> {
         let path = path.as_ref();
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        match std::fs::File::open(path) {
-            Ok(file) => Self::read(&name, file),
-            Err(error) => Err(TraceError {
-                file: path.display().to_string(),
-                problem: error.into(),
-            }),
-        }
+        let file = std::fs::File::open(path).map_err(Problem::from);
+        file.and_then(|file| input::read(&name, file, device))
+            .map_err(|problem| TraceError {
+                // The whole path where it may be the wrong one.
+                file: match problem {
+                    Problem::Unreadable(_) => path.display().to_string(),
+                    _ => name.into_owned(),
+                },
+                problem,
+            })
     }
 
     /// Reads a trace of any known format from `source`. `name` is what the trace and its errors are called.
@@ -106,7 +117,7 @@ impl Trace {
     /// # Errors
     /// As [`Trace::open`].
     pub fn read(name: &str, source: impl Read) -> Result<Self, TraceError> {
-        input::read(name, source).map_err(|problem| TraceError {
+        input::read(name, source, None).map_err(|problem| TraceError {
             file: name.to_owned(),
             problem,
         })

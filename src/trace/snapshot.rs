@@ -6,8 +6,8 @@ use super::error::quote;
 use super::pickle::{Pickle, Value};
 use super::{Builder, Damage, Format, Op, Problem, Trace, limits};
 
-/// Reads a snapshot. The device with the most history is taken, the first one of several.
-pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Trace, Problem> {
+/// Reads the history of one device: of the one asked for, or of that with the most entries, the first one of several.
+pub(super) fn read(name: &str, bytes: &[u8], asked: Option<u32>) -> Result<Trace, Problem> {
     let pickle = Pickle::load(bytes)?;
     let part = |part| move || Problem::Snapshot { part };
     let histories = pickle
@@ -18,12 +18,13 @@ pub(super) fn read(name: &str, bytes: &[u8]) -> Result<Trace, Problem> {
     let mut history: &[Value] = &[];
     for (index, value) in histories.iter().enumerate() {
         let entries = pickle.list(*value).ok_or_else(part("device_traces"))?;
-        if entries.len() > history.len() {
+        let is_asked_for = asked.is_none_or(|asked| asked as usize == index);
+        if is_asked_for && entries.len() > history.len() {
             (device, history) = (index, entries);
         }
     }
     if history.is_empty() {
-        return Err(Problem::NoHistory);
+        return Err(asked.map_or(Problem::NoHistory, |device| Problem::NoHistoryOf { device }));
     }
     if history.len() > limits::EVENTS {
         return Err(entry_problem(limits::EVENTS)(Damage::TooManyEvents));
@@ -337,6 +338,25 @@ mod tests {
             (trace.format(), trace.has_time()),
             (Format::TorchSnapshot { device: 1 }, true)
         );
+    }
+
+    #[test]
+    fn a_device_can_be_chosen() {
+        let histories = [
+            list(&[entry("alloc", 0x10, 8, 0, 0)]),
+            list(&[]),
+            list(&[entry("alloc", 0x10, 9, 0, 0), entry("alloc", 0x90, 9, 0, 1)]),
+        ];
+        let root = dict(&[("segments", list(&[])), ("device_traces", list(&histories))]);
+        let pickle = [b"\x80\x02".as_slice(), &root, b"."].concat();
+        let blocks = |device| super::read("snapshot.pickle", &pickle, device).map(|trace| trace.blocks());
+        assert_eq!(blocks(None).unwrap(), 2);
+        assert_eq!(blocks(Some(0)).unwrap(), 1);
+        assert_eq!(blocks(Some(2)).unwrap(), 2);
+        for device in [1, 3] {
+            let problem = blocks(Some(device)).unwrap_err();
+            assert!(matches!(problem, Problem::NoHistoryOf { device: named } if named == device));
+        }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What random sequences of requests are made of, and what every answer must be.
 
-use flagstone::Pool;
 use flagstone::config::Dependencies;
 use flagstone::driver::sim::{Call, Sim};
+use flagstone::{Error, Pool, Stats};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ pub fn sizes() -> impl Strategy<Value = u64> {
 
 /// What a stream may wait for.
 pub fn dependencies() -> impl Strategy<Value = Dependencies> {
-    prop::sample::select(vec![Dependencies::Off, Dependencies::Pressure, Dependencies::Growth])
+    use Dependencies::{Growth, Off, Overlap, Pressure};
+    prop::sample::select(vec![Off, Pressure, Overlap, Growth])
 }
 
 /// Calls that are made to fail now and then.
@@ -46,6 +47,15 @@ pub fn assert_apart<B: std::fmt::Debug>(live: &BTreeMap<u64, B>, bytes: impl Fn(
     assert!(
         above.is_none_or(|(&start, _)| addr + size <= start),
         "overlaps {above:x?}"
+    );
+}
+
+/// A request was refused as one may be, and changed nothing.
+pub fn assert_refused(error: &Error, before: &Stats, after: &Stats) {
+    assert!(matches!(error, Error::OutOfMemory(_) | Error::Driver(_)), "{error}");
+    assert_eq!(
+        (before.live_blocks, before.allocated_bytes),
+        (after.live_blocks, after.allocated_bytes)
     );
 }
 

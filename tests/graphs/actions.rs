@@ -1,6 +1,6 @@
 //! What may be done to a pool with captures.
 
-use crate::machine::{CAPACITY, LANES};
+use crate::machine::{BLOCKING, CAPACITY, LANES};
 use crate::requests::{FAILING, sizes};
 use flagstone::driver::sim::CaptureMode;
 use proptest::prelude::*;
@@ -66,9 +66,9 @@ pub fn actions() -> impl Strategy<Value = Vec<(usize, Action)>> {
         1 => (which(), 0..LANES).prop_map(|(which, lane)| Action::FreeOn { which, lane }),
         1 => which().prop_map(|which| Action::FreeElsewhere { which }),
         2 => which().prop_map(|which| Action::Compare { which }),
-        4 => (1..LANES, name, mode).prop_map(|(lane, name, mode)| Action::Begin { lane, name, mode }),
-        3 => (1..LANES).prop_map(|lane| Action::End { lane }),
-        1 => (1..LANES).prop_map(|lane| Action::Abort { lane }),
+        4 => (1..=BLOCKING, name, mode).prop_map(|(lane, name, mode)| Action::Begin { lane, name, mode }),
+        3 => (1..=BLOCKING).prop_map(|lane| Action::End { lane }),
+        1 => (1..=BLOCKING).prop_map(|lane| Action::Abort { lane }),
         3 => (which(), 0..LANES).prop_map(|(graph, lane)| Action::Replay { graph, lane }),
         1 => which().prop_map(|graph| Action::Release { graph }),
         1 => Just(Action::NewStream),

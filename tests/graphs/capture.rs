@@ -102,8 +102,8 @@ impl Machine {
             return;
         }
         self.follow(lane, touched);
-        self.sim
-            .graph_launch(&self.graphs[place].graph, self.lanes[lane].stream)
+        let graph = self.graphs[place].graph.clone();
+        self.on(lane, move |sim, stream| sim.graph_launch(&graph, stream))
             .expect("launched");
         for own in 0..LANES {
             if blocks().any(|(_, block)| block.lane == Some(own)) {

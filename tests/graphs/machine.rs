@@ -1,19 +1,22 @@
 //! A device, its pool, and a user who keeps to the rules: what each block is, and whose work was on it.
 
 use crate::actions::{Action, Hand};
-use crate::requests::{FAILING, assert_apart, assert_sound};
+use crate::requests::{FAILING, assert_apart, assert_refused, assert_sound};
 use flagstone::config::Config;
 use flagstone::driver::sim::{Code, Fault, Graph, Options, Sim, StreamKind, Work};
 use flagstone::driver::{Driver, DriverResult, Stream};
-use flagstone::{Error, Pool, PrivateId};
+use flagstone::{Error, Pool, PrivateId, Stats};
 use std::collections::BTreeMap;
 use std::sync::{Arc, mpsc};
 
 pub const CAPACITY: u64 = 96 << 20;
-/// The legacy stream, one that is kept, one that comes and goes, and one that waits for the legacy stream and makes it wait.
-pub const LANES: usize = 4;
+/// The legacy stream, one that is kept, one that comes and goes, one that waits for the legacy stream and makes it wait, and the
+/// default streams of two threads, which have one handle.
+pub const LANES: usize = 6;
 pub const PASSING: usize = 2;
 pub const BLOCKING: usize = 3;
+pub const OWN: usize = 4;
+pub const OTHER: usize = 5;
 
 /// A block as the reference knows it.
 #[derive(Debug, Clone)]
@@ -83,16 +86,16 @@ impl Machine {
             ..Options::default()
         });
         let pool = Arc::new(Pool::new(sim.clone(), config.clone()).expect("a pool"));
+        let create = |kind| sim.stream_create(kind).expect("a stream");
         let lanes = [
-            None,
-            Some(StreamKind::NonBlocking),
-            Some(StreamKind::NonBlocking),
-            Some(StreamKind::Blocking),
+            Stream::LEGACY,
+            create(StreamKind::NonBlocking),
+            create(StreamKind::NonBlocking),
+            create(StreamKind::Blocking),
+            Stream::PER_THREAD,
+            Stream::PER_THREAD,
         ];
-        let lanes = lanes.map(|kind| Lane {
-            stream: kind.map_or(Stream::LEGACY, |kind| sim.stream_create(kind).expect("a stream")),
-            open: None,
-        });
+        let lanes = lanes.map(|stream| Lane { stream, open: None });
         pool.keep_stream(lanes[1].stream).expect("live");
         let (other, calls) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
         std::thread::spawn(move || calls.into_iter().for_each(|call| call()));
@@ -127,6 +130,21 @@ impl Machine {
         }
     }
 
+    /// The thread for which the handle of the lane names its stream: for most of them it may be `any`.
+    fn hand(lane: usize, any: Hand) -> Hand {
+        match lane {
+            OWN => Hand::Own,
+            OTHER => Hand::Other,
+            _ => any,
+        }
+    }
+
+    /// Calls the device about a lane's stream.
+    pub fn on<T: Send + 'static>(&self, lane: usize, call: impl FnOnce(&Sim, Stream) -> T + Send + 'static) -> T {
+        let (sim, stream) = (self.sim.clone(), self.lanes[lane].stream);
+        self.by(Self::hand(lane, Hand::Own), move |_| call(&sim, stream))
+    }
+
     pub fn pick(&self, which: usize) -> Option<u64> {
         let place = which.checked_rem(self.live.len())?;
         self.live.keys().nth(place).copied()
@@ -145,14 +163,15 @@ impl Machine {
     pub fn follow(&self, lane: usize, before: impl IntoIterator<Item = usize>) {
         for before in before.into_iter().filter(|&before| before != lane) {
             let event = insist(|| Driver::event_create(&self.sim));
-            insist(|| Driver::event_record(&self.sim, event, self.lanes[before].stream));
-            insist(|| self.sim.stream_wait(self.lanes[lane].stream, event));
+            insist(|| self.on(before, move |sim, stream| Driver::event_record(sim, event, stream)));
+            insist(|| self.on(lane, move |sim, stream| sim.stream_wait(stream, event)));
             insist(|| Driver::event_destroy(&self.sim, event));
         }
     }
 
     pub fn launch(&self, lane: usize, work: Work) {
-        self.sim.launch(self.lanes[lane].stream, work).expect("launched");
+        self.on(lane, move |sim, stream| sim.launch(stream, work))
+            .expect("launched");
     }
 
     /// Whether work of `lane` can be ordered after all that was done to the block.
@@ -183,23 +202,17 @@ impl Machine {
     }
 
     pub fn alloc(&mut self, lane: usize, bytes: u64, hand: Hand) {
+        if lane == OWN && matches!(hand, Hand::Passing) {
+            return self.alloc_passing(bytes);
+        }
         let before = self.pool.stats();
         let stream = self.lanes[lane].stream;
-        let addr = match self.by(hand, move |pool| pool.alloc(bytes, stream)) {
-            Ok(addr) => addr,
-            Err(error) => {
-                assert!(matches!(error, Error::OutOfMemory(_) | Error::Driver(_)), "{error}");
-                let after = self.pool.stats();
-                assert_eq!(
-                    (before.live_blocks, before.allocated_bytes),
-                    (after.live_blocks, after.allocated_bytes)
-                );
-                return;
-            }
+        let result = self.by(Self::hand(lane, hand), move |pool| pool.alloc(bytes, stream));
+        let Some(addr) = self.served(result, &before) else {
+            return;
         };
         let size = self.pool.block(addr).expect("live").bytes;
-        assert_apart(&self.live, |block| block.bytes, addr, size);
-        if let Err(violation) = self.sim.check_handout(addr, size, stream) {
+        if let Err(violation) = self.on(lane, move |sim, stream| sim.check_handout(addr, size, stream)) {
             panic!("{violation}");
         }
         self.count += 1;
@@ -225,6 +238,50 @@ impl Machine {
             self.launch(lane, fill);
         }
         self.live.insert(addr, block);
+    }
+
+    /// A block of the default stream of a thread, which writes it and has ended then.
+    fn alloc_passing(&mut self, bytes: u64) {
+        let before = self.pool.stats();
+        self.count += 1;
+        let (sim, stamp) = (self.sim.clone(), self.count as u8);
+        let result = self.by(Hand::Passing, move |pool| {
+            let addr = pool.alloc(bytes, Stream::PER_THREAD)?;
+            let size = pool.block(addr).expect("live").bytes;
+            sim.check_handout(addr, size, Stream::PER_THREAD)
+                .expect("nobody else's");
+            if bytes > 0 {
+                let fill = Work::new().fills(addr, bytes, stamp).takes(50_000);
+                sim.launch(Stream::PER_THREAD, fill).expect("launched");
+            }
+            Ok(addr)
+        });
+        if let Some(addr) = self.served(result, &before) {
+            let block = Block {
+                bytes,
+                stamp: Some(stamp),
+                lane: None,
+                capture: None,
+                touched: [false; LANES],
+                lost: true,
+            };
+            self.live.insert(addr, block);
+        }
+    }
+
+    /// The block that was given, apart from all others; what was refused changed nothing since `before`.
+    fn served(&self, result: Result<u64, Error>, before: &Stats) -> Option<u64> {
+        match result {
+            Ok(addr) => {
+                let size = self.pool.block(addr).expect("live").bytes;
+                assert_apart(&self.live, |block| block.bytes, addr, size);
+                Some(addr)
+            }
+            Err(error) => {
+                assert_refused(&error, before, &self.pool.stats());
+                None
+            }
+        }
     }
 
     pub fn write(&mut self, addr: u64) {
@@ -319,13 +376,19 @@ impl Machine {
     pub fn step_on(&mut self, action: &Action, addr: u64, elsewhere: &Pool<Sim>) {
         match *action {
             Action::Use { lane, .. } => {
-                self.pool.record_stream(addr, self.lanes[lane].stream).expect("live");
+                let stream = self.lanes[lane].stream;
+                self.by(Self::hand(lane, Hand::Own), move |pool| {
+                    pool.record_stream(addr, stream)
+                })
+                .expect("live");
                 self.read(addr, lane);
             }
             Action::Free { hand, .. } => self.free(addr, hand),
             Action::FreeOn { lane, .. } => {
                 self.read(addr, lane);
-                self.pool.free_on(addr, self.lanes[lane].stream).expect("live");
+                let stream = self.lanes[lane].stream;
+                self.by(Self::hand(lane, Hand::Own), move |pool| pool.free_on(addr, stream))
+                    .expect("live");
                 self.live.remove(&addr);
             }
             Action::FreeElsewhere { .. } => {

@@ -104,6 +104,11 @@ def fail(call: str, nth: int = 1, code: int = 2) -> None:
     _library().simcuda_fail(call.encode(), ctypes.c_uint64(nth), ctypes.c_uint32(code))
 
 
+def break_with(code: int, device: int = 0) -> None:
+    """Make every call that a device is asked for fail from now on, as after an illegal access."""
+    assert _library().simcuda_break(device, ctypes.c_uint32(code)) == 0
+
+
 def leave(nbytes: int, device: int = 0) -> None:
     """Let other processes hold all but so many bytes of a device."""
     _library().simcuda_leave(device, ctypes.c_uint64(nbytes))

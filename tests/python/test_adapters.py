@@ -124,3 +124,19 @@ def test_cuda_core_buffers_come_from_a_pool(stand_in, pool):
     with pytest.raises(RuntimeError, match="no buffer"):
         resource.allocate(13, stream=Stream())
     assert pool.stats().live_blocks == 0, "a block without a buffer goes back"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "package", "advice"),
+    [
+        ("torch", "torch", "pip install 'flagstone[torch]'"),
+        ("cupy", "cupy", "pip install cupy-cuda13x"),
+        ("numba", "numba", "pip install numba-cuda"),
+        ("cuda_core", "cuda", "pip install cuda-core"),
+    ],
+)
+def test_without_the_library_the_error_says_what_to_install(child, adapter, package, advice):
+    ran = child(f"import sys; sys.modules[{package!r}] = None\nimport flagstone.{adapter}")
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].startswith("ImportError: ")
+    assert ran.stderr.rstrip().endswith(advice)

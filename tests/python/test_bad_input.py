@@ -171,6 +171,31 @@ def test_devices_that_do_not_exist(device):
         assert caught.value.count >= 1
 
 
+@pytest.mark.parametrize("device", ["cuda", None, 0.5, True])
+def test_devices_that_are_no_ordinals(device):
+    with pytest.raises(TypeError, match=f"an ordinal.*SimulatedDevice, not {type(device).__name__}") as caught:
+        flagstone.Pool(device)
+    assert ("backend=" in str(caught.value)) == isinstance(device, str)
+
+
+@pytest.mark.parametrize("events", [-1, 0])
+def test_a_history_of_no_events(pool, events):
+    with pytest.raises(ValueError, match=f"max_events is 1 or more, not {events}"):
+        pool.start_history(events)
+    assert not pool.is_recording
+
+
+def test_callbacks_that_are_not_there(pool):
+    assert not any(pool.remove_callback(number) for number in (-1, 99))
+
+
+@pytest.mark.parametrize("part", [-0.1, 1.5])
+def test_parts_that_are_none(pool, part):
+    for times in (pool.stats().hit_time_below, pool.stats().miss_time_below):
+        with pytest.raises(ValueError, match=f"from 0 to 1.*{part}"):
+            times(part)
+
+
 @pytest.mark.parametrize(
     ("settings", "key"),
     [
@@ -184,6 +209,10 @@ def test_devices_that_do_not_exist(device):
         ({"release_after": "soon"}, "release_after"),
         ({"headroom": 1.5}, "headroom"),
         ({"wait": "-1"}, "wait"),
+        ({"wait": -1}, "wait"),
+        ({"limit": -1}, "limit"),
+        ({"limit": 2**70}, "limit"),
+        ({"poison": -1}, "poison"),
         ({"backend": "tpu"}, "backend"),
     ],
 )
@@ -198,12 +227,17 @@ def test_settings_of_the_environment(monkeypatch):
     monkeypatch.setenv("FLAGSTONE_CONF", "limti:2GiB")
     with pytest.raises(flagstone.ConfigError, match="limti") as caught:
         flagstone.Pool(backend="sim")
-    assert "limit" in caught.value.allowed
+    assert "key:value, with the keys limit" in caught.value.allowed
 
 
 def test_unknown_keyword_arguments():
-    with pytest.raises(TypeError, match="limti"):
+    with pytest.raises(TypeError, match="'limti'; its settings are limit,"):
         flagstone.Pool(backend="sim", limti=1)
+
+
+def test_settings_of_another_type():
+    with pytest.raises(TypeError, match=r'"limit" takes bytes as .*, not list'):
+        flagstone.Pool(backend="sim", limit=[1])
 
 
 def test_cuda_that_is_not_there():

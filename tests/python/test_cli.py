@@ -1,5 +1,6 @@
 """The command line: what it prints, and its exit status."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -104,6 +105,8 @@ def test_info(report, cli):
     assert info["extension"] in text
     assert info["defaults"].keys() == info["settings"].keys()
     assert f"limit: {info['settings']['limit']} (default: none)" in text
+    assert f"magazine: {info['settings']['magazine']} (default: 64.0 MiB)" in text
+    assert "growth: bytes as 20MiB, or 0 to let the pool choose (default: 0)" in text
     assert info["devices"][0]["name"] in text
 
 
@@ -159,7 +162,7 @@ def test_a_replay_that_runs_out_of_memory_fails_after_its_report(cli):
 def test_files_that_are_no_traces(cli, tmp_path):
     ran = cli("replay", tmp_path / "absent.csv", status=1)
     assert ran.stderr == f"flagstone: {tmp_path / 'absent.csv'}: No such file or directory\n"
-    assert cli("replay", tmp_path, status=1).stderr == f"flagstone: {tmp_path.name}: Is a directory\n"
+    assert cli("replay", tmp_path, status=1).stderr == f"flagstone: {tmp_path}: Is a directory\n"
     ran = cli("replay", write(tmp_path / "notes.txt", "nothing of the kind\n"), status=1)
     assert "notes.txt" in ran.stderr
     for known in ("event CSV", "lifetimes CSV", "RMM log", "torch memory snapshot"):
@@ -260,6 +263,12 @@ def test_bench(report, name):
         assert "none" in {row["allocator"] for row in result["rows"]}, "the handing over alone"
     if name == "threads":
         assert any(row["threads"] == 4 and "a shared table" in row["case"] for row in result["rows"])
+        ones = {(row["allocator"], row["case"]): row for row in result["rows"] if row["threads"] == 1}
+        for row in (row for row in result["rows"] if "scaling" in row):
+            one = ones[row["allocator"], row["case"]]
+            assert row["scaling"] == pytest.approx(one["ns_per_pair"] / row["ns_per_pair"], rel=0.02)
+            assert row["scaling_low"] <= row["scaling"] <= row["scaling_high"]
+            assert ("to_two_threads" in row) == (row["threads"] > 2)
 
 
 def test_timing_loops_refuse_what_they_cannot_call():
@@ -269,6 +278,14 @@ def test_timing_loops_refuse_what_they_cannot_call():
     flagstone._core.configure("sim")
     with pytest.raises(MemoryError):
         flagstone._core.time_pairs((functions["alloc"], functions["free"]), 1 << 60, 10)
+
+
+def test_a_timing_loop_binds_no_thread_but_its_own():
+    functions = flagstone._core.c_functions()
+    flagstone._core.configure("sim")
+    processors = os.sched_getaffinity(0)
+    assert flagstone._core.time_pairs((functions["alloc"], functions["free"]), 512, 10, threads=3) > 0
+    assert os.sched_getaffinity(0) == processors
 
 
 def test_a_reader_that_goes_away_is_no_error():
@@ -285,3 +302,11 @@ def test_a_reader_that_goes_away_is_no_error():
 
 def test_progress_is_shown_on_a_terminal_only(cli):
     assert cli("demo").stderr == ""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed here")
+def test_benches_beside_torch_say_that_it_is_missing(cli):
+    ran = cli("bench", "producer-consumer", "--quick", "--backend", "sim", "--json")
+    assert "without torch's own allocator: torch is not installed" in ran.stderr
+    assert {row["allocator"] for row in json.loads(ran.stdout)["rows"]} == {"flagstone", "none"}
+    assert "torch is not installed" in cli("bench", "dataloader", "--quick", "--backend", "sim", status=1).stderr

@@ -9,6 +9,7 @@ import pytest
 from flagstone import _core
 
 GENERATE = Path(__file__).parents[2] / "benches/traces/generate.py"
+PACKING = GENERATE.with_name("packing.py")
 SCENARIOS = (
     "adapters",
     "comb",
@@ -52,3 +53,18 @@ def test_the_streams_of_the_scenario_are_there(traces, name):
     trace = _core.Trace(traces[0][name])
     assert trace.streams == 4
     assert any(call == "use" for _, call, *_ in trace.schedule()["steps"])
+
+
+def test_lifetimes_are_packed_and_read_from_files(tmp_path):
+    """What is cut of a rectangle fills it, and is held by little more, also with other units and read from a file."""
+    ran = subprocess.run([sys.executable, PACKING], capture_output=True, text=True, check=True)
+    heading, _, *rows = [row.split("|")[1:] for row in ran.stdout.splitlines()]
+    assert heading[1] == " `handle:2MiB` "
+    held = {name.strip(): float(first) for name, first, *_ in rows}
+    assert len(held) == 9
+    assert 1 <= held["at most"] == max(held.values()) <= 1.10
+
+    lifetimes = tmp_path / "two.csv"
+    lifetimes.write_text("id,lower,upper,size\na,0,5,3\nb,5,9,3\nc,2,7,1\n")
+    ran = subprocess.run([sys.executable, PACKING, lifetimes], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[2].startswith("| two | 1.000 |")

@@ -12,6 +12,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+from turns import run_in_turn
 
 import flagstone
 from flagstone import _core, history
@@ -384,8 +385,8 @@ def test_a_chrome_trace_has_spans_and_counters(recorded, tmp_path):
     rows = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     phases = Counter(row["ph"] for row in rows)
     assert (phases["b"], phases["e"], phases["M"]) == (6, 3, 1)
-    begun = {row["id"] for row in rows if row["ph"] == "b"}
-    assert {row["id"] for row in rows if row["ph"] == "e"} < begun
+    begun, ended = ({(row["cat"], row["id"], row["name"]) for row in rows if row["ph"] == phase} for phase in "be")
+    assert ended < begun
     counters = [row["args"] for row in rows if row["ph"] == "C"]
     assert max(counter["requested"] for counter in counters) == recorded.peak_requested_bytes()
     assert all("ts" in row for row in rows if row["ph"] != "M")
@@ -408,6 +409,63 @@ def test_an_empty_history_can_be_written(device, tmp_path):
         empty.save(tmp_path / name)
     assert (empty.peak_requested_bytes(), empty.peak_reserved_bytes()) == (0, 0)
     assert json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recorded_run_of_threads_and_streams_replayed_holds_as_much(seed, tmp_path):
+    """Three threads with a stream each, which call in turn; a copy stream reads some of the blocks, and each thread
+    frees another's."""
+    device = SimulatedDevice(capacity=8 << 30, backed=False)
+    # What each thread keeps ready in the run is one thread's in the replay.
+    pool = flagstone.Pool(device, magazine=0)
+    copies = device.create_stream()
+    streams = [device.create_stream() for _ in range(3)]
+    for stream in (copies, *streams):
+        pool.keep_stream(stream)
+    handed_over = [[] for _ in streams]
+    meet = threading.Barrier(len(streams))
+
+    def work(place, turn):
+        random_ = random.Random(10 * seed + place)
+        stream = streams[place]
+
+        def allocate(nbytes, read=False):
+            with turn():
+                block = pool.alloc_raw(nbytes, stream)
+                if read:
+                    pool.record_stream(block, copies)
+                return block
+
+        def free(block):
+            with turn():
+                pool.free_raw(block)
+
+        weights = [allocate(random_.randrange(1, 40) * 500 * KIB) for _ in range(40)]
+        for _ in range(3):
+            meet.wait()
+            for _ in range(60):
+                nbytes = random_.choice((700, 40 * KIB, 3 * MIB, 9 * MIB + 5))
+                handed_over[place].append(allocate(nbytes, read=random_.random() < 0.2))
+            meet.wait()
+            for block in handed_over[place - 1]:
+                free(block)
+            handed_over[place - 1].clear()
+        for block in weights:
+            free(block)
+
+    with history.record(pool):
+        run_in_turn(len(streams), work)
+    recorded = pool.history()
+    assert recorded.dropped == 0
+    assert {"use", "free"} < set(actions(recorded))
+    assert len({event.thread for event in recorded.events}) == len(streams)
+    stats = pool.stats()
+    for name in ("run.csv.gz", "run.pickle"):
+        recorded.save(tmp_path / name)
+        report = _core.replay(_core.Trace(tmp_path / name), lag_ms=0.0, config="magazine:0")
+        assert report["errors"] == 0
+        assert report["peak_live_bytes"] == recorded.peak_requested_bytes()
+        assert report["peak_reserved_bytes"] == pytest.approx(stats.peak_reserved_bytes, rel=0.01), name
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -172,12 +172,14 @@ def test_a_fork_while_threads_allocate_hangs_nobody(child):
         "block = pool.alloc(5)\n"
         "for _ in range(20):\n"
         "    if os.fork() == 0:\n"
-        "        try:\n"
-        "            pool.alloc(5)\n"
-        "        except flagstone.ForkError:\n"
-        "            del block\n"
-        "            os._exit(0)\n"
-        "        os._exit(1)\n"
+        "        for use in (lambda: pool.alloc(5), lambda: flagstone.Pool(backend='sim')):\n"
+        "            try:\n"
+        "                use()\n"
+        "                os._exit(1)\n"
+        "            except flagstone.ForkError:\n"
+        "                pass\n"
+        "        del block\n"
+        "        os._exit(0)\n"
         "    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
         "stop.set()\n"
         "for thread in threads:\n"
@@ -207,6 +209,62 @@ def test_an_interrupt_during_a_request_is_raised_after_it_and_harms_nothing(chil
         "print(asked == [20 << 20], pool.stats().live_blocks)\n"
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "raised\nTrue 0\n", "")
+
+
+def test_a_signal_handler_may_allocate(child):
+    ran = child(
+        "import signal, flagstone\n"
+        "pool = flagstone.Pool(backend='sim')\n"
+        "handled = []\n"
+        "def use(*_):\n"
+        "    for nbytes in (1000, 3 << 20):\n"
+        "        pool.alloc(nbytes).free()\n"
+        "def handle(*_):\n"
+        "    use()\n"
+        "    handled.append(1)\n"
+        "signal.signal(signal.SIGALRM, handle)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\n"
+        "while len(handled) < 50:\n"
+        "    use()\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0)\n"
+        "print(pool.stats().live_blocks)\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
+
+
+def test_an_interrupt_during_a_wait_for_the_device_is_raised_after_it_and_harms_nothing(child):
+    ran = child(
+        "import os, signal, threading, flagstone\n"
+        "from flagstone.testing import SimulatedDevice\n"
+        "device = SimulatedDevice(capacity=64 << 20)\n"
+        "pool = flagstone.Pool(device, limit=32 << 20, wait=1, dependencies='off')\n"
+        "stream = device.create_stream()\n"
+        "pool.keep_stream(stream)\n"
+        "buffer = pool.alloc(20 << 20, stream)\n"
+        "device.hold()\n"
+        "device.launch(reads=[(buffer.ptr, 100)], nanoseconds=10)\n"
+        "pool.record_stream(buffer, None)\n"
+        "buffer.free()\n"
+        "timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))\n"
+        "raised = []\n"
+        "try:\n"
+        "    timer.start()\n"
+        "    try:\n"
+        "        pool.alloc(25 << 20)\n"
+        "    finally:\n"
+        "        timer.join()\n"
+        "except (KeyboardInterrupt, flagstone.OutOfMemoryError) as error:\n"
+        "    while error:\n"
+        "        raised.append(type(error).__name__)\n"
+        "        error = error.__context__\n"
+        "print(sorted(raised))\n"
+        "device.release()\n"
+        "pool.alloc(25 << 20).free()\n"
+        "pool.trim()\n"
+        "print(pool.stats().live_blocks, pool.stats().reserved_bytes, device.violations())\n"
+    )
+    expected = "['KeyboardInterrupt', 'OutOfMemoryError']\n0 0 []\n"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, expected, "")
 
 
 def test_a_wait_that_cannot_end_has_a_bound():

@@ -39,7 +39,7 @@ def test_keyword_arguments_and_the_rest_of_the_environment_are_of_pinned_memory(
     monkeypatch.setenv("FLAGSTONE_CONF", "limit:1MiB,growth:8MiB")
     pool = flagstone.PinnedPool(device, limit="16MiB")
     assert pool.limit == 16 * MIB
-    with pool.alloc(100):
+    with pool.alloc(MIB):
         assert pool.stats().reserved_bytes == 8 * MIB
     assert flagstone.PinnedPool(device, reserve="4MiB").stats().reserved_bytes >= 4 * MIB
 
@@ -219,6 +219,46 @@ def test_free_neighbours_become_one(pinned):
         assert pinned.stats().reserved_bytes == held
 
 
+def test_what_copies_are_done_with_is_one_with_its_neighbours_before_more_is_cut(device):
+    """Also where something else would do for the next buffer: a later and larger one finds room."""
+    pool = flagstone.PinnedPool(device, growth="8MiB")
+    copied = pool.alloc(4 * MIB)
+    copy = device.create_stream()
+    copy_later(device, copied, copy)
+    copied.record(copy)
+    copied.free()
+    device.release(copy)
+    device.advance(1)
+    with pool.alloc(2 * MIB), pool.alloc(6 * MIB):
+        assert pool.stats().active_bytes == 8 * MIB
+        assert pool.stats().reserved_bytes == 8 * MIB
+
+
+def test_sizes_are_not_rounded_to_powers_of_two(pinned):
+    with pinned.alloc(259 * MIB // 2):
+        assert pinned.stats().reserved_bytes == 130 * MIB
+
+
+def test_a_few_small_buffers_do_not_pin_a_large_slab(device):
+    """The labels of a batch beside its data; many of them take few calls all the same."""
+    pool = flagstone.PinnedPool(device)
+    buffers = [pool.alloc(1024)]
+    assert pool.stats().reserved_bytes <= MIB // 4
+    buffers += [pool.alloc(1024) for _ in range(20_000)]
+    stats = pool.stats()
+    assert stats.reserved_bytes <= 2 * stats.requested_bytes
+    assert device.counts()["cuMemHostAlloc"] <= 14
+    buffers.clear()
+    assert pool.trim() == stats.reserved_bytes
+
+
+def test_all_of_a_limit_can_be_reserved_beside_small_buffers(device):
+    pool = flagstone.PinnedPool(device, limit=10 * MIB)
+    with pool.alloc(100):
+        pool.reserve(10 * MIB)
+        assert 8 * MIB < pool.stats().reserved_bytes <= 10 * MIB
+
+
 def test_record_says_what_is_wrong(device, pinned):
     buffer = pinned.alloc(MIB)
     stream = device.create_stream()
@@ -266,7 +306,7 @@ def test_prewarming_more_than_the_limit_says_so(device):
 def test_prewarming_goes_on_when_nobody_waits(device):
     pool = flagstone.PinnedPool(device)
     pool.prewarm(100 * MIB)
-    for _ in range(500):
+    for _ in range(4000):
         if pool.stats().reserved_bytes >= 100 * MIB:
             break
         time.sleep(0.01)

@@ -98,6 +98,7 @@ def test_a_forked_child_frees_nothing_and_cannot_allocate(child):
         "        else:\n"
         "            os._exit(1)\n"
         "    pool.free_raw(raw)\n"
+        "    pool.free_raw(raw)\n"  # no double free: nothing was done
         "    del buffer\n"
         "    os._exit(0)\n"
         "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
@@ -108,6 +109,35 @@ def test_a_forked_child_frees_nothing_and_cannot_allocate(child):
         "print('parent')\n"
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "parent\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_c_functions_in_a_forked_child_give_and_take_nothing(child):
+    ran = child(
+        "import ctypes, os, flagstone\n"
+        "from flagstone import _core\n"
+        "_core.configure('sim', '')\n"
+        "size, pointer = ctypes.c_size_t, ctypes.c_void_p\n"
+        "def function(name, result, *arguments):\n"
+        "    return ctypes.CFUNCTYPE(result, *arguments)(_core.c_functions()[name])\n"
+        "alloc = function('alloc', pointer, size, ctypes.c_int, pointer)\n"
+        "free = function('free', None, pointer, size, ctypes.c_int, pointer)\n"
+        "kept = [alloc(nbytes, 0, None) for nbytes in (1000, 1000, 3 << 20)]\n"
+        "free(kept.pop(0), 1000, 0, None)\n"  # there would be a hit
+        "if os.fork() == 0:\n"
+        "    for use in (lambda: alloc(1000, 0, None), lambda: alloc(3 << 20, 0, None)):\n"
+        "        assert use() is None\n"
+        "        assert isinstance(_core.last_error(), flagstone.ForkError)\n"
+        "    for block in kept * 2:\n"  # freed twice, and no double free: nothing is done
+        "        free(block, 1000, 0, None)\n"
+        "        assert isinstance(_core.last_error(), flagstone.ForkError)\n"
+        "    os._exit(0)\n"
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 0\n"
+        "free(kept.pop(), 3 << 20, 0, None)\n"
+        "stats = _core.process_pool().stats()\n"
+        "print(stats.live_blocks, stats.double_free_count)\n"
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "1 0\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -199,6 +199,9 @@ def test_a_block_of_code_and_what_it_used(device):
     assert (usage.peak_requested_bytes, usage.left_bytes) == (107 * MIB, -3 * MIB)
     lines = [line.split() for line in str(usage).splitlines()]
     assert lines[0] == ["2", "runs"]
+    with flagstone.statistics(pool) as once:
+        pass
+    assert str(once).splitlines()[0] == "1 run"
     assert ["peak", "requested", "107.0", "MiB"] in lines
 
 

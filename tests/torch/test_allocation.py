@@ -153,3 +153,16 @@ def test_the_fraction_is_a_limit():
         torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     torch.cuda.set_per_process_memory_fraction(1.0)
     assert torch.empty(nbytes, dtype=torch.uint8, device="cuda").numel() == nbytes
+
+
+@pytest.mark.process(devices=2)
+def test_emptying_the_cache_unmaps_nothing_under_queued_work():
+    """Work on streams of their own, of both devices, whichever is current."""
+    simcuda.timing(kernel_ns=1_000_000_000)
+    for device in (0, 1):
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.Stream()):
+            torch.full((MIB,), 1.0, device="cuda").add_(1)
+    with torch.cuda.device(1):
+        torch.cuda.empty_cache()
+    assert [torch.cuda.memory_reserved(device) for device in (0, 1)] == [0, 0]
+    assert simcuda.violations() == []

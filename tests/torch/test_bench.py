@@ -59,15 +59,34 @@ def test_where_the_simulation_is_missing_it_says_how_to_get_it():
     assert "make simcuda" in ran.stderr
 
 
+@pytest.mark.parametrize("name", ["threads", "producer-consumer"])
+def test_torchs_own_allocator_is_measured_beside_the_c_functions(name):
+    ran = bench(name, "--backend", "sim", "--quick", "--json")
+    assert ran.returncode == 0, ran.stderr
+    rows = json.loads(ran.stdout)["rows"]
+    sides = {
+        side: {(row["case"], row["threads"]): row["driver_takes"] for row in rows if row["allocator"] == side}
+        for side in ("flagstone", "torch-native")
+    }
+    assert sides["flagstone"].keys() == sides["torch-native"].keys()
+    if name == "threads":  # the other one counts from its second round on
+        assert all(sum(side.values()) > 0 for side in sides.values())
+        times = {(row["allocator"], row["case"], row["threads"]): row["ns_per_pair"] for row in rows}
+        for row in (row for row in rows if row["allocator"] == "flagstone"):
+            natives = times["torch-native", row["case"], row["threads"]]
+            assert row["ratio"] == pytest.approx(row["ns_per_pair"] / natives, rel=0.05, abs=0.001)
+
+
 def test_the_ways_to_load_are_measured_side_by_side():
     ran = bench("dataloader", "--backend", "sim", "--quick", "--json")
     assert ran.returncode == 0, ran.stderr
-    torchs, pinned, prefetcher = json.loads(ran.stdout)["rows"]
+    torchs, pinned, thread, prefetcher = json.loads(ran.stdout)["rows"]
     assert torchs["allocator"] == "torch-native"
     assert torchs["ratio"] == 1
-    for row in (torchs, pinned, prefetcher):
+    for row in (torchs, pinned, thread, prefetcher):
         assert row["wrong_batches"] == 0
         assert row["batches_per_second"] > 0
+        assert row["cpu_ms_per_batch"] > 0
         assert 0 < row["peak_pinned_in_use_bytes"] <= row["peak_pinned_bytes"]
         assert row["pinned_calls"] > 0
     assert prefetcher["pinned_ratio"] <= 1.15

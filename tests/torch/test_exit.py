@@ -6,6 +6,7 @@ import sys
 import threading
 
 import pytest
+import simcuda
 import torch
 
 import flagstone.torch
@@ -69,6 +70,21 @@ def test_a_graph_at_exit():
         result = source + 1
     graph.replay()
     KEPT.extend([graph, source, result])
+
+
+@pytest.mark.process(install=False)
+def test_a_forked_child_asks_the_driver_nothing():
+    kept = flagstone.Pool(backend="cuda").alloc(5)
+    before = simcuda.counts()
+    child = os.fork()
+    if child == 0:
+        makes = [lambda: flagstone.Pool(backend="cuda"), lambda: flagstone.PinnedPool(), lambda: flagstone.Pool()]
+        for make in makes:
+            with pytest.raises(flagstone.ForkError):
+                make()
+        os._exit(0 if simcuda.counts() == before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    kept.free()
 
 
 def test_freeing_in_a_forked_child_is_no_operation():

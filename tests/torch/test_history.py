@@ -10,11 +10,17 @@ from simcuda import MIB
 from torch.cuda import _memory_viz, memory
 
 import flagstone.torch
+from flagstone import _core
+from flagstone.report import build
 from flagstone.torch import _history
 
 
 def used(nbytes):
     return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+
+def used_on(device, nbytes):
+    return torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{device}")
 
 
 def dumped():
@@ -111,6 +117,44 @@ def test_each_device_in_use_has_its_own():
     assert ("alloc", MIB) in first_trace
     assert ("alloc", 4 * MIB) in second_trace
     assert second.numel() == MIB
+
+
+@pytest.mark.process(devices=2)
+def test_a_device_that_is_used_later_is_recorded_from_its_first_byte_on():
+    memory._record_memory_history()
+    later = used_on(1, 3 * MIB)
+    snapshot = memory._snapshot()
+    assert trace(snapshot, 1)[0][0] == "segment_map"
+    (entry,) = [entry for entry in snapshot["device_traces"][1] if entry["action"] == "alloc"]
+    assert (entry["size"], entry["addr"]) == (3 * MIB, later.data_ptr())
+    assert any(frame["name"] == "used_on" for frame in entry["frames"])
+    memory._record_memory_history(None)
+    assert sys.getprofile() is None
+    used_on(1, 5 * MIB)
+    assert ("alloc", 5 * MIB) not in trace(memory._snapshot(), 1)
+
+
+@pytest.mark.process(devices=2)
+def test_a_device_that_is_used_after_the_recording_is_not_recorded():
+    memory._record_memory_history()
+    memory._record_memory_history(None)
+    kept = used_on(1, MIB)
+    assert trace(memory._snapshot(), 1) == []
+    assert kept.numel() == MIB
+
+
+@pytest.mark.process(devices=2)
+def test_any_device_of_a_snapshot_can_be_shown_and_replayed():
+    memory._record_memory_history()
+    kept = [used(MIB) for _ in range(3)] + [used_on(1, 7 * MIB)]
+    with tempfile.NamedTemporaryFile(suffix=".pickle") as file:
+        memory._dump_snapshot(file.name)
+        live = {device: build(file.name, device=device)[1]["peak_live_bytes"] for device in (None, 0, 1)}
+        assert live == {None: 3 * MIB, 0: 3 * MIB, 1: 7 * MIB}
+        assert _core.replay(_core.Trace(file.name, 1))["peak_live_bytes"] == 7 * MIB
+        with pytest.raises(flagstone.TraceError, match="no history of device 2"):
+            _core.Trace(file.name, 2)
+    assert len(kept) == 4
 
 
 def test_without_stacks_where_somebody_else_profiles():

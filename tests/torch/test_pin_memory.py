@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import os
 import pickle
-from collections import OrderedDict, defaultdict, namedtuple
+import warnings
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from collections.abc import Mapping
 
 import numpy
 import pytest
@@ -17,6 +19,7 @@ import flagstone.torch
 from flagstone.torch import PinnedTensor, pin_memory, pinned_pool
 
 torch.set_num_threads(1)
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
 
 Pair = namedtuple("Pair", "first second")
 
@@ -25,6 +28,30 @@ Pair = namedtuple("Pair", "first second")
 class Example:
     image: torch.Tensor
     name: str
+
+
+class Named(list):
+    """A list whose constructor takes something else."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.name = name
+
+
+class Frozen(Mapping):
+    """A mapping that cannot be changed."""
+
+    def __init__(self, items):
+        self._items = dict(items)
+
+    def __getitem__(self, key):
+        return self._items[key]
+
+    def __iter__(self):
+        return iter(self._items)
+
+    def __len__(self):
+        return len(self._items)
 
 
 def stamped(value, nbytes=MIB):
@@ -49,9 +76,14 @@ def test_a_nested_batch_keeps_its_shape():
         "default": defaultdict(list, a=tensor[:, ::2]),
         "none": None,
         "empty": torch.empty(0, 3),
+        "named": Named("some"),
+        "frozen": Frozen({"a": tensor}),
+        "user": UserDict(a=tensor),
+        "size": tensor.shape,
     }
+    batch["named"].append(tensor)
     pinned = pin_memory(batch)
-    kept = ("list", "pair", "example", "ordered", "default", "none")
+    kept = ("list", "pair", "example", "ordered", "default", "none", "named", "frozen", "user", "size")
     assert [type(pinned[name]) for name in kept] == [type(batch[name]) for name in kept]
     found = [
         (pinned["list"][0], tensor),
@@ -59,6 +91,9 @@ def test_a_nested_batch_keeps_its_shape():
         (pinned["example"].image, tensor.t()),
         (pinned["ordered"]["a"], tensor > 3),
         (pinned["default"]["a"], tensor[:, ::2]),
+        (pinned["named"][0], tensor),
+        (pinned["frozen"]["a"], tensor),
+        (pinned["user"]["a"], tensor),
     ]
     for got, expected in found:
         assert isinstance(got, PinnedTensor)
@@ -70,7 +105,91 @@ def test_a_nested_batch_keeps_its_shape():
     assert pinned["pair"].second == b"bytes"
     assert pinned["default"]["new"] == []
     assert pinned["empty"].shape == (0, 3)
-    assert pinned_pool().stats().live_blocks == 5
+    assert pinned["named"].name == "some"
+    assert type(batch["named"][0]) is torch.Tensor, "the batch that was given is not changed"
+    assert pinned_pool().stats().live_blocks == 8
+
+
+def kinds():
+    """Tensors that are more, or less, than bytes in rows."""
+    floats = torch.arange(12.0).reshape(3, 4)
+    return {
+        "scalar": torch.tensor(3.5),
+        "nothing": torch.empty(0, 3),
+        "columns": floats.t(),
+        "gaps": floats[:, ::2],
+        "expanded": floats[:1].expand(4, 4),
+        "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "part": torch.arange(20, dtype=torch.uint8)[3:9],
+        "conjugate": torch.randn(3, dtype=torch.cfloat).conj(),
+        "negative": torch.randn(3, dtype=torch.cfloat).conj().imag,
+        "eight bits": floats.to(torch.float8_e4m3fn),
+        "sparse": torch.eye(3).to_sparse(),
+        "sparse rows": torch.eye(3).to_sparse_csr(),
+        "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        "subclass": floats.as_subclass(Subclass),
+        "parameter": torch.nn.Parameter(floats),
+        "there": floats.cuda(),
+        "pinned": floats.pin_memory(),
+    }
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def same(got, expected):
+    """Whether two tensors have the same values, as their kinds allow to compare them."""
+    if expected.is_nested:
+        return all(map(same, got.cpu().unbind(), expected.unbind()))
+    if expected.layout != torch.strided:
+        return torch.equal(got.cpu().to_dense(), expected.to_dense())
+    raw = [tensor.detach().cpu().resolve_conj().resolve_neg().contiguous() for tensor in (got, expected)]
+    return raw[0].numel() == 0 or torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in raw))
+
+
+def test_each_kind_of_tensor_keeps_its_values():
+    for name, tensor in kinds().items():
+        pinned = pin_memory(tensor)
+        assert (pinned.dtype, pinned.layout, pinned.requires_grad) == (
+            tensor.dtype,
+            tensor.layout,
+            tensor.requires_grad,
+        ), name
+        assert pinned.is_cuda == tensor.is_cuda, name
+        assert pinned.is_cuda or tensor.numel() == 0 or pinned.is_pinned(), name
+        assert tensor.is_nested or pinned.shape == tensor.shape, name
+        assert same(pinned, tensor), name
+    assert isinstance(pin_memory(torch.ones(2).as_subclass(Subclass)), Subclass)
+
+
+def test_batches_without_tensors_stay_as_they_are():
+    assert [pin_memory(batch) for batch in ({}, [], (), None, "text", 7, {"a": [(), {}]})] == [
+        {},
+        [],
+        (),
+        None,
+        "text",
+        7,
+        {"a": [(), {}]},
+    ]
+
+
+def test_gradients_flow_back_to_the_batch():
+    tensor = torch.ones(4, requires_grad=True)
+    pin_memory([tensor])[0].to("cuda", non_blocking=True).backward(torch.full((4,), 3.0).cuda())
+    assert tensor.grad.tolist() == [3.0] * 4
+
+
+def test_what_is_kept_of_a_batch_keeps_only_itself():
+    """As the labels of an epoch, while the large tensors beside them go."""
+    kept = []
+    for turn in range(50):
+        batch = pin_memory({"data": stamped(1), "labels": torch.full((64,), turn)})
+        batch["data"].to("cuda", non_blocking=True)
+        kept.append(batch["labels"])
+    assert [int(labels[-1]) for labels in kept] == list(range(50))
+    assert pinned_pool().stats().reserved_bytes <= 3 * MIB
 
 
 def test_packed_sequences_keep_their_sizes_on_the_host():

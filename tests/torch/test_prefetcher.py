@@ -22,6 +22,7 @@ from flagstone.torch import Prefetcher, pin_memory, pinned_pool
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore", "This DataLoader will create")
+warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
 
 Pair = namedtuple("Pair", "first second")
 
@@ -130,6 +131,99 @@ def test_any_nest_keeps_its_shape():
     assert got1.pair.first.stride() == floats.t().stride()
     assert got3["sparse"].is_cuda
     assert batches[1].pair.first.device.type == "cpu", "the loader's own batch is not changed"
+
+
+@pytest.mark.parametrize("depth", [1, 100])
+def test_any_depth_gives_each_batch_once(depth):
+    seen = []
+    for index, batch in enumerate(Prefetcher(loader(), depth=depth)):
+        check(batch, index)
+        seen.append(batch["index"])
+    assert seen == list(range(12))
+
+
+def test_batches_without_tensors_stay_as_they_are():
+    batches = [{}, [], (), None, "text", 7, {"a": [(), {}]}]
+    assert list(Prefetcher(batches)) == batches
+    assert list(Prefetcher([])) == []
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def test_tensors_that_are_more_than_bytes_arrive_whole():
+    complex_, subclass = torch.randn(3, dtype=torch.cfloat), torch.ones(3).as_subclass(Subclass)
+    rows, parts = torch.eye(3).to_sparse_csr(), [torch.ones(2), torch.ones(3)]
+    nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    leaf = torch.ones(4, requires_grad=True)
+    batch = next(iter(Prefetcher([[complex_.conj(), complex_.conj().imag, subclass, rows, nested, leaf * 2]])))
+    assert all(tensor.is_cuda for tensor in batch)
+    assert torch.equal(batch[0].cpu(), complex_.conj())
+    assert torch.equal(batch[1].cpu(), complex_.conj().imag)
+    assert isinstance(batch[2], Subclass)
+    assert torch.equal(batch[3].cpu().to_dense(), torch.eye(3))
+    assert [part.tolist() for part in batch[4].cpu().unbind()] == [[1, 1], [1, 1, 1]]
+    batch[5].backward(torch.full((4,), 3.0).cuda())
+    assert leaf.grad.tolist() == [6.0] * 4
+
+
+def test_the_loaders_own_work_on_the_device_is_waited_for():
+    """Tensors that the loader puts on the device itself, on the stream of its thread, are used on another one."""
+
+    def batches():
+        for index in range(1, 9):
+            yield torch.full((MIB,), index, dtype=torch.uint8).pin_memory().to("cuda", non_blocking=True)
+
+    simcuda.timing(kernel_ns=1000, copy_ns_per_mib=5_000_000)
+    stream, kept = torch.cuda.Stream(), []
+    with torch.cuda.stream(stream):
+        for batch in Prefetcher(batches()):
+            kept.append(batch.clone())
+            del batch
+    stream.synchronize()
+    assert [int(data.cpu().max()) for data in kept] == [int(data.cpu().min()) for data in kept] == list(range(1, 9))
+
+
+def test_several_at_once_do_not_mix():
+    first, second = Prefetcher(loader(count=15)), Prefetcher(loader(workers=0, count=15), depth=4)
+    for index, (one, two) in enumerate(zip(first, second, strict=True)):
+        check(one, index)
+        check(two, index)
+    assert index == 14
+    assert threads() == []
+
+
+def test_it_may_be_iterated_over_in_any_thread():
+    errors = []
+
+    def work(prefetcher, count):
+        try:
+            for index, batch in enumerate(prefetcher):
+                check(batch, index)
+            assert index == count - 1
+        except BaseException as error:
+            errors.append(error)
+
+    # Made here or there; workers that are processes are for the main thread to wait for.
+    workers = [threading.Thread(target=work, args=(Prefetcher(loader(0, count=9)), 9)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert errors == []
+    assert threads() == []
+
+
+def test_an_iteration_that_is_dropped_ends_its_thread():
+    prefetcher = Prefetcher(loader(workers=0, count=1000))
+    iterations = [iter(prefetcher)]
+    check(next(iterations[0]), 0)
+    iterations.append(iterations)  # a cycle: for the garbage collector
+    del iterations
+    gc.collect()
+    assert threads() == []
+    assert pinned_pool().stats().live_blocks == 0
 
 
 def test_copies_that_are_late_are_waited_for_on_the_device():
@@ -257,7 +351,7 @@ def test_at_most_depth_batches_are_loaded_ahead():
 
     iteration = iter(Prefetcher(batches(), depth=3))
     for taken in range(5):
-        for _ in range(200):
+        for _ in range(2000):
             if len(loaded) >= taken + 3:
                 break
             time.sleep(0.01)
@@ -292,8 +386,12 @@ def test_the_epoch_is_passed_on():
 
 
 def test_wrong_arguments_say_so():
-    with pytest.raises(ValueError, match="depth"):
-        Prefetcher([], depth=0)
+    for depth in (0, -1):
+        with pytest.raises(ValueError, match="depth is the number of batches"):
+            Prefetcher([], depth=depth)
+    for depth in (1.5, "2", None):
+        with pytest.raises(TypeError, match="depth is a number of batches"):
+            Prefetcher([], depth=depth)
     with pytest.raises(flagstone.FlagstoneError, match="CUDA device"):
         Prefetcher([], "cpu")
 

@@ -1,11 +1,13 @@
 """A training run recorded under the simulated CUDA, replayed without torch."""
 
+import random
 import tempfile
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from turns import run_in_turn
 
 import flagstone.torch
 from flagstone import _core, history
@@ -49,6 +51,53 @@ def test_a_recorded_training_replayed_holds_as_much():
     assert page["peak_live_bytes"] == recorded.peak_requested_bytes()
     assert page["peak_reserved_bytes"] == stats.peak_reserved_bytes
     assert recorded.peak_reserved_bytes() == stats.peak_reserved_bytes
+
+
+# What each thread keeps ready in the run is one thread's in the replay.
+@pytest.mark.process(install={"magazine": 0})
+@pytest.mark.parametrize("seed", range(3))
+def test_a_recorded_run_of_threads_and_streams_replayed_holds_as_much(seed):
+    """Three threads with a stream each, which call in turn; a fourth stream uses some of their tensors, too."""
+    pool, copies = flagstone.torch.pool(), torch.cuda.Stream()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+
+    def work(place, turn):
+        random_ = random.Random(10 * seed + place)
+
+        def used(nbytes, also=False):
+            with turn():
+                tensor = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+                if also:
+                    tensor.record_stream(copies)
+                return tensor
+
+        with torch.cuda.stream(streams[place]):
+            weights = [used(random_.randrange(1, 40) * MIB // 3) for _ in range(60)]
+            for _ in range(3):
+                activations = []
+                for _ in range(60):
+                    nbytes = random_.choice((700, 40 << 10, 3 * MIB, 9 * MIB + 5))
+                    activations.append(used(nbytes, also=random_.random() < 0.1))
+                while activations:
+                    gradient = used(random_.randrange(1, 8 * MIB))
+                    with turn():
+                        del activations[-1]
+                    with turn():
+                        del gradient
+            with turn():
+                weights.clear()
+
+    with history.record(pool):
+        run_in_turn(len(streams), work)
+    recorded, stats = pool.history(), pool.stats()
+    assert len({event.thread for event in recorded.events}) == 3
+    assert {event.stream for event in recorded.events} >= {stream.cuda_stream for stream in [copies, *streams]}
+    with tempfile.NamedTemporaryFile(suffix=".csv.gz") as file:
+        recorded.save(file.name)
+        report = _core.replay(_core.Trace(file.name), lag_ms=0.0, config="magazine:0")
+    assert report["errors"] == 0
+    assert report["peak_live_bytes"] == recorded.peak_requested_bytes()
+    assert report["peak_reserved_bytes"] == pytest.approx(stats.peak_reserved_bytes, rel=0.01)
 
 
 def test_stacks_reach_through_torch():

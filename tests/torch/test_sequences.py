@@ -1,8 +1,9 @@
 """Random programs against a naive reference: every tensor has the value that its program gave it.
 
 A program allocates, writes, uses and drops tensors on several streams of two devices and from two threads, captures,
-replays and resets graphs, gives memory back and changes the limit, and keeps to the rules of streams as a careful user
-does. `FLAGSTONE_SEQUENCE_STEPS` makes the programs longer, `FLAGSTONE_SEQUENCE_SEED` makes others of them.
+aborts captures, replays and resets graphs, gives memory back and changes the limit, and keeps to the rules of streams
+as a careful user does. `FLAGSTONE_SEQUENCE_STEPS` makes the programs longer, `FLAGSTONE_SEQUENCE_SEED` makes others
+of them.
 """
 
 import ctypes
@@ -24,6 +25,8 @@ FIRST_SEED = int(os.environ.get("FLAGSTONE_SEQUENCE_SEED", "0"))
 DEVICES = 2
 MEMORY = 256 * MIB
 NON_BLOCKING = 1
+PER_THREAD = 2
+"""The handle of each thread's own default stream."""
 
 
 class Item:
@@ -141,6 +144,25 @@ class Program:
             assert library.cudaStreamDestroy(handle) == 0
         del tensor
 
+    def threads_own(self) -> None:
+        """Allocate on the default stream of a thread and use it on another stream."""
+        value, stream = self.value(), self.eager()
+
+        def compute() -> torch.Tensor:
+            own = torch.cuda.ExternalStream(PER_THREAD, self.device)
+            tensor = self.full(value, own)
+            stream.wait_stream(own)
+            tensor.record_stream(stream)
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                return tensor + 1
+
+        try:
+            tensor = self.elsewhere(compute)
+        except torch.OutOfMemoryError:
+            self.refused += 1
+            return
+        self.items.append(Item(tensor, value + 1, stream))
+
     def begin(self) -> None:
         if self.open is not None or not self.items:
             return
@@ -174,6 +196,17 @@ class Program:
             with torch.cuda.device(self.device), torch.cuda.stream(graph.stream):
                 graph.graph.capture_end()
             self.graphs.append(graph)
+
+    def abort(self) -> None:
+        """Do what no capture survives."""
+        graph, self.open = self.open, None
+        if graph is not None:
+            with pytest.raises(RuntimeError):
+                graph.stream.query()
+            with torch.cuda.device(self.device), torch.cuda.stream(graph.stream), pytest.raises(RuntimeError):
+                graph.graph.capture_end()
+            assert all("invalidated capture" in found for found in simcuda.violations())
+            simcuda.forgive()
 
     def replay(self) -> None:
         if not self.graphs or self.open is not None:
@@ -221,8 +254,10 @@ class Program:
             self.write: 4,
             self.use: 4,
             self.foreign: 1,
+            self.threads_own: 2,
             self.begin: 2,
             self.end: 2,
+            self.abort: 1,
             self.replay: 4,
             self.reset: 1,
             self.compare: 4,

@@ -215,3 +215,11 @@ def test_torch_can_be_left_as_it_is():
         torch.cuda.memory_allocated()
     assert flagstone.torch.memory_stats().allocated_bytes == MIB
     assert kept.numel() == MIB
+
+
+def test_pools_are_of_cuda_devices_that_are_there():
+    with pytest.raises(ValueError, match="CUDA devices, not of cpu"):
+        flagstone.torch.memory_stats("cpu")
+    for device in (-1, 7):
+        with pytest.raises(flagstone.DeviceError, match=f"device {device} does not exist: 1 found"):
+            flagstone.torch.pool(device)

@@ -1,10 +1,12 @@
 """Stream order: a block that work may still use is not given out to other streams, whoever frees it."""
 
+import ctypes
 import threading
 
 import pytest
 import simcuda
 import torch
+from simcuda import MIB
 
 import flagstone.torch
 
@@ -37,6 +39,26 @@ def test_a_block_in_use_on_its_stream_is_not_given_to_another():
     torch.cuda.synchronize()
     assert all((other.cpu() == 2).all() for other in others)
     assert (tensor.cpu() == 1).all()
+
+
+def test_what_is_freed_on_one_stream_serves_the_others():
+    for _ in range(4):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            tensors = [full(1) for _ in range(8)]
+            del tensors
+    assert flagstone.torch.memory_stats(0).reserved_bytes < 2 * 8 * 4 * COUNT
+    assert flagstone.torch.memory_stats(0).synchronize_count == 0
+
+
+def test_a_stream_of_another_library_may_end():
+    handle, library = ctypes.c_void_p(), ctypes.CDLL("libcuda.so.1")
+    assert library.cudaStreamCreateWithFlags(ctypes.byref(handle), 1) == 0
+    with torch.cuda.stream(torch.cuda.ExternalStream(handle.value)):
+        tensors = [full(1) for _ in range(8)]
+        del tensors
+    assert library.cudaStreamDestroy(handle) == 0
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert all((full(2) + 1)[0].cpu() == 3 for _ in range(16))
 
 
 def test_record_stream_holds_the_block_until_the_other_stream_is_done():
@@ -143,3 +165,36 @@ def test_without_the_record_stream_hook_the_simulation_finds_the_fault():
     assert doubled[0].cpu() == 18, "the block was overwritten while it was to be read"
     assert any("unordered work" in violation for violation in simcuda.violations())
     simcuda.forgive()
+
+
+@pytest.mark.process(install={"patch": False})
+@pytest.mark.parametrize("priority", [0, -1])
+def test_torch_is_asked_which_streams_are_its_own(priority):
+    """As when each step makes streams: torch's own allocator holds 4 GiB then. No Python tells the pool of them."""
+    for _ in range(40):
+        with torch.cuda.stream(torch.cuda.Stream(priority=priority)):
+            pair = [torch.empty(64 * MIB, dtype=torch.uint8, device="cuda") for _ in range(2)]
+        del pair
+        torch.cuda.synchronize()
+    assert flagstone.torch.memory_stats(0).peak_reserved_bytes <= 3 * 128 * MIB
+
+
+def test_a_stream_of_the_programs_may_be_destroyed_after_its_blocks():
+    runtime = torch.cuda.cudart()
+    for _ in range(5):
+        handle = ctypes.c_size_t()
+        assert int(runtime.cudaStreamCreate(ctypes.addressof(handle))) == 0
+        stream = torch.cuda.ExternalStream(handle.value)
+        with torch.cuda.stream(stream):
+            full(1)
+            torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+        full(2).record_stream(stream)
+        torch.cuda.synchronize()
+        assert int(runtime.cudaStreamDestroy(handle.value)) == 0
+        # Others grow, and look for what the stream has left.
+        for user in (torch.cuda.Stream(), torch.cuda.default_stream()):
+            with torch.cuda.stream(user):
+                torch.empty(96 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert simcuda.violations() == []

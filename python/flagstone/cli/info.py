@@ -61,7 +61,12 @@ def run(options: argparse.Namespace) -> None:
     print(f"FLAGSTONE_CONF: {mistake or conf or 'not set'}")
     print("settings, as keyword arguments of a pool or FLAGSTONE_CONF=key:value,key:value:")
     for key, allowed in build["settings"].items():
-        print(f"  {key}: {allowed} (default: {build['defaults'][key]})")
+        print(f"  {key}: {allowed} (default: {_shown(allowed, build['defaults'][key])})")
+
+
+def _shown(allowed: str, value: str) -> str:
+    """Write the value of a setting with its unit where it is a number of bytes."""
+    return size(int(value)) if allowed.startswith("bytes") and value.isdigit() and value != "0" else value
 
 
 def _in_force() -> tuple[dict[str, object], str | None]:

@@ -1,4 +1,7 @@
-"""Counts the instructions of a pair of alloc and free: callgrind runs it more and less often, the difference tells."""
+"""Counts the instructions of a pair of alloc and free: callgrind runs it more and less often, the difference tells.
+
+Counted is what runs between the entry of a C function and its return; the loop that calls them is not.
+"""
 
 import os
 import re
@@ -12,6 +15,13 @@ import flagstone
 
 _FEW, _MANY = 1000, 101_000
 
+_FUNCTIONS = ("flagstone_alloc", "flagstone_free")
+_OPTIONS = (
+    "--tool=callgrind",
+    "--callgrind-out-file=/dev/null",
+    *(f"--toggle-collect={function}" for function in _FUNCTIONS),
+)
+
 _CHILD = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -24,7 +34,8 @@ for size, count in zip(sys.argv[2::2], sys.argv[3::2]):
 
 
 def instructions_per_pair(sizes: Sequence[int]) -> dict[int, float] | None:
-    """Return the instructions of one warm pair for each size; None where valgrind is not installed."""
+    """Return the instructions of one warm pair for each size, within the C functions; None where valgrind is not
+    installed."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         return None
@@ -42,7 +53,7 @@ def _count(valgrind: str, counts: dict[int, int]) -> int:
     pairs = [str(number) for pair in counts.items() for number in pair]
     command = [sys.executable, "-S", "-c", _CHILD, package, *pairs]
     ran = subprocess.run(
-        [valgrind, "--tool=callgrind", "--callgrind-out-file=/dev/null", *command],
+        [valgrind, *_OPTIONS, *command],
         capture_output=True,
         text=True,
         check=False,

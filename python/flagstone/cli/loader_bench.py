@@ -10,7 +10,8 @@ _WORKERS, _BATCHES, _WARM, _ROUNDS = 8, 1000, 50, 3
 _QUICK = (2, 30, 15, 0)
 _WAYS = {
     "torch": (NATIVE, "DataLoader(pin_memory=True)"),
-    "pin_memory": ("flagstone", "flagstone.torch.pin_memory"),
+    "pin_memory": ("flagstone", "flagstone.torch.pin_memory in the loop"),
+    "pinning thread": ("flagstone", "flagstone.torch.pin_memory in a thread"),
     "Prefetcher": ("flagstone", "flagstone.torch.Prefetcher"),
 }
 
@@ -18,7 +19,8 @@ _WAYS = {
 def rows(quick: bool, say: Callable[[str], None], simulated: bool) -> list[dict[str, Any]]:
     """Load by each way in turn, round after round, each time in a process of its own; return a row for each way.
 
-    `batches_per_second` is the median of the rounds, `ratio` the median of the ratios to torch's in the same round.
+    `batches_per_second` is the median of the rounds, `ratio` the median of the ratios to torch's in the same round, and
+    `cpu_ms_per_batch` the median of the processor time of the process without its workers.
     The other figures are the largest of all rounds, and of one more that looks at each byte. Calls for pinned memory
     are counted on a simulated device only.
     """
@@ -51,6 +53,7 @@ def _row(way: str, workers: int, runs: list[dict[str, Any]], torchs: list[dict[s
         "batches_per_second": round(statistics.median(rates), 1),
         "batches_per_second_rounds": [round(rate, 1) for rate in rates],
         "ratio": round(statistics.median(ratios), 3),
+        "cpu_ms_per_batch": round(statistics.median(run["cpu_ms_per_batch"] for run in runs[timed]), 2),
         **most,
         "pinned_ratio": round(max(run["peak_pinned_bytes"] / run["peak_pinned_in_use_bytes"] for run in runs), 3),
         "wrong_batches": runs[-1]["wrong_batches"],

@@ -1,9 +1,11 @@
 """A loop over a data loader in a process of `contestant`: torch's way to the device, or flagstone's."""
 
 import gc
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from queue import Queue
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ _STEP_NS = 1_000_000
 _LAG_NS = 3 * _STEP_NS
 """How late copies are seen to be done."""
 _CHECKED_AT_ONCE = 8
+_AHEAD = 2
+"""Pinned batches that wait for the loop at most."""
 _CALLS = ("cudaHostAlloc", "cudaFreeHost", "cudaHostRegister", "cudaHostUnregister", "cuMemHostAlloc", "cuMemFreeHost")
 
 
@@ -48,16 +52,30 @@ def _by_pin_memory(loader: Iterable[Any]) -> Iterator[dict[str, torch.Tensor]]:
     return _by_torch(pin_memory(batch) for batch in loader)
 
 
+def _by_pinning_thread(loader: Iterable[Any]) -> Iterator[dict[str, torch.Tensor]]:
+    """As torch's loader does it: a thread pins, and the loop copies. Here no batch fails and none is left out."""
+    batches, pinned = iter(loader), Queue[Any](maxsize=_AHEAD)
+
+    def pin() -> None:
+        for batch in batches:
+            pinned.put(pin_memory(batch))
+        pinned.put(None)
+
+    threading.Thread(target=pin, daemon=True).start()
+    return _by_torch(iter(pinned.get, None))
+
+
 _WAYS: dict[str, Callable[[Iterable[Any]], Iterable[Any]]] = {
     "torch": _by_torch,
     "pin_memory": _by_pin_memory,
+    "pinning thread": _by_pinning_thread,
     "Prefetcher": Prefetcher,
 }
 
 
 def load(way: str, workers: int, count: int, warm: int, checked: bool, simulated: bool) -> dict[str, Any]:
-    """Take `count` batches to the device: "torch" by `DataLoader(pin_memory=True)` and copies that do not block,
-    "pin_memory" and "Prefetcher" by flagstone's. The time is that of the batches after the first `warm`; `checked`
+    """Take `count` batches to the device: "torch" by `DataLoader(pin_memory=True)` and copies that do not block, the
+    other ways by flagstone's. The time is that of the batches after the first `warm`; `checked`
     looks at each byte. On a simulated device copies are late by its clock, and the calls for pinned memory are counted.
     """
     warnings.filterwarnings("ignore", "This DataLoader will create")
@@ -67,10 +85,10 @@ def load(way: str, workers: int, count: int, warm: int, checked: bool, simulated
         device.set_lag(_LAG_NS)
     kept: list[torch.Tensor] = []
     stamps: list[int] = []
-    start, calls, wrong = 0, 0, 0
+    start, cpu, calls, wrong = 0, 0, 0, 0
     for done, batch in enumerate(_WAYS[way](loader)):
         if done == warm:
-            start, calls = time.perf_counter_ns(), _pinned_calls(device)
+            start, cpu, calls = time.perf_counter_ns(), time.process_time_ns(), _pinned_calls(device)
         if checked:
             kept.append(batch["data"].clone())
             stamps.append(_stamp(done))
@@ -84,11 +102,13 @@ def load(way: str, workers: int, count: int, warm: int, checked: bool, simulated
     if device is None:
         torch.cuda.synchronize()
     seconds = (time.perf_counter_ns() - start) / 1e9
+    cpu_ms = (time.process_time_ns() - cpu) / 1e6
     gc.collect()
     held, in_use = _torchs_peaks() if way == "torch" else _pools_peaks()
     counted = {"pinned_calls": _pinned_calls(device), "pinned_calls_when_warm": _pinned_calls(device) - calls}
     return {
         "batches_per_second": (count - warm) / seconds,
+        "cpu_ms_per_batch": cpu_ms / (count - warm),
         "peak_pinned_bytes": held,
         "peak_pinned_in_use_bytes": in_use,
         **(counted if simulated else {}),

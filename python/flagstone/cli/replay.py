@@ -20,7 +20,10 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
         epilog="example: flagstone replay snapshot.pickle --passes 3 --json",
     )
     parser.add_argument("trace", metavar="TRACE", help="the file, of any known format")
-    parser.add_argument("--backend", choices=("sim", "cuda", "auto"), default="sim", help="the device (default: sim)")
+    parser.add_argument(
+        "--backend", choices=("sim", "cuda", "auto"), default="sim", help="what to replay on (default: sim)"
+    )
+    add_device(parser)
     parser.add_argument("--passes", type=positive, default=1, metavar="N", help="how often (default: 1)")
     parser.add_argument(
         "--lag",
@@ -41,7 +44,7 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> None:
     """Replay and print. A replay with errors is a failure, after its report is printed."""
-    trace = _core.Trace(options.trace)
+    trace = _core.Trace(options.trace, options.device)
     with Progress() as progress:
         report = _core.replay(
             trace,
@@ -80,6 +83,21 @@ def describe(report: dict[str, Any]) -> str:
             rows.append((f"  {name}", f"{count:,} ({last.get(name, 0):,} in the last pass)"))
     head = f"{report['trace']} ({report['format']}) on {report['backend']}, {report['passes']} x"
     return f"{head}\n{table(('', report['allocator']), rows)}\ntimes in the driver: {report['price_source']}"
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option that chooses from a snapshot of several devices."""
+    parser.add_argument(
+        "--device",
+        type=ordinal,
+        metavar="N",
+        help="of a torch snapshot of several devices, the one whose history it is (default: the longest)",
+    )
+
+
+def ordinal(text: str) -> int:
+    """Parse the number of a device."""
+    return int(within(text, int, 0, 1 << 16, "the number of a device, 0 for the first one"))
 
 
 def positive(text: str) -> int:

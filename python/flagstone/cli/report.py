@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from flagstone.cli.output import Commands, Progress, print_json, size, table
+from flagstone.cli.replay import add_device
 
 
 def add_parser(commands: Commands) -> argparse.ArgumentParser:
@@ -18,6 +19,7 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument("snapshot", metavar="SNAPSHOT", help="a snapshot or a trace")
     parser.add_argument("-o", "--output", metavar="PAGE", default="report.html", help="default: report.html")
+    add_device(parser)
     parser.add_argument(
         "--conf", action="append", default=[], metavar="KEY:VALUE", help="another setting to replay with, as limit:2GiB"
     )
@@ -33,7 +35,10 @@ def run(options: argparse.Namespace) -> None:
     _try(output)
     with Progress() as progress:
         page, summary = build(
-            options.snapshot, settings=tuple(options.conf), progress=lambda text: progress.say(f"report: {text}")
+            options.snapshot,
+            device=options.device,
+            settings=tuple(options.conf),
+            progress=lambda text: progress.say(f"report: {text}"),
         )
     output.write_text(page, encoding="utf-8")
     if options.json:

@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> Callable[[], int]:
     try:
         from flagstone.torch import install
     except ImportError as error:
-        raise FlagstoneError(f"torch cannot be imported ({error}); install a build with CUDA") from error
+        raise FlagstoneError(f"torch cannot be imported: {error}") from error
     install()
     return lambda: _execute(options.script, source, options.arguments)
 

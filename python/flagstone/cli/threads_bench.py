@@ -13,14 +13,18 @@ from flagstone.cli.output import size
 from flagstone.errors import FlagstoneError
 
 Row = dict[str, Any]
+_Key = tuple[str, int, str]
+"""The case, the number of threads, and the allocator."""
 Say = Callable[[str], None]
 
-_ROUNDS, _QUICK_ROUNDS = 5, 1
+_ROUNDS, _QUICK_ROUNDS = 21, 1
+"""Many and short: what else the machine does in one of them does not decide."""
 _HANDED_OVER_ROUNDS = 10
 _SIZES = (4 << 10, 16 << 20)
 _THREADS = (1, 2, 4, 8)
 _RANDOM = "100 to 10,000 bytes, a shared table"
 _RANDOM_THREADS, _RANDOM_STEPS = 4, 100_000
+_MACHINE = "memory of each thread's own"
 
 
 class _Flagstone:
@@ -75,13 +79,18 @@ def threads(quick: bool, say: Say) -> list[Row]:
     """Time pairs of alloc and free in 1, 2, 4 and 8 threads, each with blocks of its own, on each allocator in turn.
 
     And blocks of random sizes that 4 threads allocate and free, whoever allocated them: two steps are a pair.
+    Rows of the allocator `none` are what the machine itself does: an allocator's kind of work, where threads share
+    nothing.
 
-    `scaling` is the pairs per second of all threads together to those of one, the median of the ratios in a round.
-    `driver_takes` says how often memory was taken from the driver, in all rounds.
+    Several threads of pairs are bound to the processors in turn. Each round measures an allocator's numbers of threads
+    one right after the other. `scaling` is the pairs per second of all threads together to those of one,
+    `to_two_threads` to those of two, and `ratio` the time of a pair to that of torch's own allocator: medians of the
+    ratios in a round, of which half lie between `scaling_low` and `scaling_high`, and so on. `driver_takes` says how
+    often memory was taken from the driver, in all rounds.
     """
-    count, steps, rounds = (80_000, 1_000, _QUICK_ROUNDS) if quick else (8_000_000, _RANDOM_STEPS, _ROUNDS)
-    times: dict[tuple[str, int, str], list[float]] = {}
-    takes: dict[tuple[str, int, str], int] = {}
+    count, steps, rounds = (80_000, 1_000, _QUICK_ROUNDS) if quick else (4_000_000, _RANDOM_STEPS // 4, _ROUNDS)
+    times: dict[_Key, list[float]] = {}
+    takes: dict[_Key, int] = {}
 
     def measure(case: str, number: int, name: str, side: _Side, timed: Callable[[], int], pairs: float) -> None:
         say(f"threads: {case}, threads: {number}, {name}")
@@ -93,20 +102,26 @@ def threads(quick: bool, say: Say) -> list[Row]:
 
     with _sides(say) as sides:
         for _ in range(rounds):
-            for nbytes, number, (name, side) in product(_SIZES, _THREADS, sides.items()):
-                # Long beside the turns that the system gives to more threads than cores: 0.1 s, and torch's are slower.
+            for number in _THREADS:
+                say(f"threads: {_MACHINE}, threads: {number}")
+                each = count // number
+                nanoseconds = _core.time_machine(each, threads=number) / (each * number)
+                times.setdefault((_MACHINE, number, "none"), []).append(nanoseconds)
+            for nbytes, (name, side), number in product(_SIZES, sides.items(), _THREADS):
+                # Long beside the turns that the system gives to more threads than cores: 50 ms, and torch's are slower.
                 each = (count if name == "flagstone" else count // 20) // number
 
                 def own(side: _Side = side, nbytes: int = nbytes, each: int = each, number: int = number) -> int:
                     return side.pairs(nbytes=nbytes, count=each, threads=number)
 
                 measure(size(nbytes), number, name, side, own, each * number)
-            for name, side in sides.items():
+        # After all pairs: for so many sizes the pool grows, and then keeps no large blocks at hand for a while.
+        for _, (name, side) in product(range(rounds), sides.items()):
 
-                def shared(side: _Side = side) -> int:
-                    return side.random_shared(count=steps, threads=_RANDOM_THREADS)
+            def shared(side: _Side = side) -> int:
+                return side.random_shared(count=steps, threads=_RANDOM_THREADS)
 
-                measure(_RANDOM, _RANDOM_THREADS, name, side, shared, steps * _RANDOM_THREADS / 2)
+            measure(_RANDOM, _RANDOM_THREADS, name, side, shared, steps * _RANDOM_THREADS / 2)
     return [
         {
             "allocator": name,
@@ -114,7 +129,9 @@ def threads(quick: bool, say: Say) -> list[Row]:
             "threads": number,
             "ns_per_pair": round(statistics.median(measured), 2),
             "pairs_per_second": round(1e9 / statistics.median(measured)),
-            **({"scaling": _ratio(times[case, 1, name], measured)} if (case, 1, name) in times else {}),
+            **_ratios("scaling", times.get((case, 1, name)), measured),
+            **(_ratios("to_two_threads", times.get((case, 2, name)), measured) if number > 2 else {}),
+            **_ratios("ratio", measured, times.get((case, number, NATIVE))),
             **({"driver_takes": takes[case, number, name]} if (case, number, name) in takes else {}),
         }
         for (case, number, name), measured in times.items()
@@ -177,5 +194,10 @@ def _sides(say: Say) -> Iterator[dict[str, _Side]]:
         yield {"flagstone": _Flagstone(), NATIVE: _Torch(contestant, simulated)}
 
 
-def _ratio(ones: list[float], measured: list[float]) -> float:
-    return round(statistics.median(one / time for one, time in zip(ones, measured, strict=True)), 3)
+def _ratios(name: str, one: list[float] | None, other: list[float] | None) -> Row:
+    """Return the median of what the times of each round are to the others', and the quartiles; nothing without them."""
+    if one is None or other is None:
+        return {}
+    ratios = [first / second for first, second in zip(one, other, strict=True)]
+    low, median, high = statistics.quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {name: round(median, 3), f"{name}_low": round(low, 3), f"{name}_high": round(high, 3)}

@@ -97,18 +97,19 @@ def _chrome_rows(history: History) -> Iterator[dict[str, Any]]:
     """Yield the events of the Trace Event Format: a counter of bytes, a span for each block, marks for the rest."""
     before = history.live_before()
     requested = 0
-    spans: dict[int, int] = {}
+    spans: dict[int, dict[str, Any]] = {}
     count = 0
     for event in [*before, *history.events]:
         base = {"ts": event.time_ns / 1000, "tid": event.thread, "cat": "memory"}
         if event.action == "alloc":
             requested += event.requested
-            spans[event.address] = count
-            yield {**base, "ph": "b", "id": count, "name": _title(history, event), "args": _arguments(history, event)}
+            # chrome://tracing knows by all of these which end is whose.
+            span = spans[event.address] = {"id": count, "name": _title(history, event)}
+            yield {**base, "ph": "b", **span, "args": _arguments(history, event)}
             count += 1
         elif event.action in ("free", "free_waiting"):
             requested -= event.requested
-            yield {**base, "ph": "e", "id": spans.pop(event.address), "name": ""}
+            yield {**base, "ph": "e", **spans.pop(event.address)}
         else:
             yield {**base, "ph": "i", "s": "p", "name": event.action, "args": _arguments(history, event)}
         held = {"requested": requested, "idle": max(0, event.reserved - requested)}

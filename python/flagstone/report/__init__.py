@@ -22,16 +22,21 @@ MODELS = ("torch-expandable", "torch-native")
 
 
 def build(
-    path: str | PathLike[str], *, settings: tuple[str, ...] = (), progress: Callable[[str], None] = lambda _: None
+    path: str | PathLike[str],
+    *,
+    device: int | None = None,
+    settings: tuple[str, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[str, dict[str, Any]]:
     """Return the page for a recording, and its summary.
 
     `path` is a file of any format that `flagstone replay` reads. A snapshot is shown as it was; of a trace, which says
-    nothing about addresses, what flagstone makes of it. `settings` are further ones to replay with, as "limit:2GiB".
+    nothing about addresses, what flagstone makes of it. Of a snapshot of several devices it is the history of `device`,
+    or without one the longest. `settings` are further ones to replay with, as "limit:2GiB".
     `TraceError` for a file that cannot be read, `ConfigError` for settings that are not valid.
     """
     progress("reading")
-    trace = _core.Trace(path)
+    trace = _core.Trace(path, device)
     recording = load(path, trace)
     comparison = _compare(trace, (*SETTINGS, *settings), progress)
     live, held = recording.peaks()

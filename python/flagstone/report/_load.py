@@ -93,7 +93,7 @@ def load(path: str | PathLike[str], trace: _core.Trace) -> Recording:
             file.seek(0)
             data = _unpickle(file, str(path))
             try:
-                return _from_snapshot(data)
+                return _from_snapshot(data, trace.device or 0)
             except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
                 message = f"{path}: not a snapshot that can be shown: {type(error).__name__}: {error}"
                 raise TraceError(message, file=str(path)) from error
@@ -115,10 +115,9 @@ def _unpickle(file: IO[bytes], name: str) -> dict[str, Any]:
     return result
 
 
-def _from_snapshot(data: dict[str, Any]) -> Recording:
-    """Take the device with the longest history, as the replay does."""
+def _from_snapshot(data: dict[str, Any], device: int) -> Recording:
+    """Take the history of one device."""
     traces: Sequence[Sequence[dict[str, Any]]] = data["device_traces"]
-    device = max(range(len(traces)), key=lambda index: (len(traces[index]), -index))
     segments = [segment for segment in data["segments"] if segment.get("device", 0) == device]
     known: dict[str, int] = {}
     # A pickle may name one list of frames, and one long name, as often as it likes: each is read once, and not whole.
@@ -217,7 +216,7 @@ def _from_trace(trace: _core.Trace) -> Recording:
     history = pool.history()
     if history.dropped:
         raise FlagstoneError(f"{trace.name} makes more events than can be shown; cut it into parts")
-    recording = _from_snapshot(snapshot(history))
+    recording = _from_snapshot(snapshot(history), history.device)
     # What the pool does for a request comes before it, and has its time.
     clock = iter(times)
     now = next(clock, 0)

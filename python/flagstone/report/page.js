@@ -10,14 +10,15 @@ const color = (name) => getComputedStyle(document.documentElement).getPropertyVa
 
 // ---------------------------------------------------------------- numbers as people read them
 
+const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+
 function bytes(value) {
-  const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
-  while (Math.abs(value) >= 1024 && unit < units.length - 1) {
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${units[unit]}`;
+  return `${unit === 0 ? value : value.toFixed(value < 10 ? 2 : 1)} ${UNITS[unit]}`;
 }
 
 function duration(us) {
@@ -258,6 +259,10 @@ function makeTable(parent, columns, label) {
   filter.setAttribute("aria-label", `filter ${label}`);
   const scroll = document.createElement("div");
   scroll.className = "scroll";
+  // Whoever has no pointer scrolls with the keys.
+  scroll.tabIndex = 0;
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", label);
   const table = document.createElement("table");
   const head = table.createTHead().insertRow();
   const body = table.createTBody();
@@ -406,6 +411,17 @@ function sharpen(canvas) {
   return { context, width, height };
 }
 
+/** Round numbers from 0 to `top`, at most `most` steps apart: 1, 2 or 5 of some power of ten times `unit`. */
+function ticks(top, most, unit = 1) {
+  const least = top / unit / most;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = Math.max(1 / unit, [1, 2, 5, 10].find((factor) => factor * power >= least) * power) * unit;
+  return Array.from({ length: Math.floor(top / step + 1e-9) + 1 }, (_, i) => i * step);
+}
+
+/** The unit in which a number of bytes is written. */
+const unitOf = (value) => 1024 ** Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
+
 const MARGIN = { left: 64, right: 8, top: 8, bottom: 22 };
 const byTime = () => element("axis").value === "time";
 const last = () => Math.max(1, byTime() ? when(EVENTS) : EVENTS);
@@ -420,17 +436,26 @@ function drawChart(moment) {
   context.fillStyle = color("--soft");
   context.strokeStyle = color("--line");
   context.textBaseline = "middle";
-  for (let i = 0; i <= 4; i += 1) {
-    const value = (top * i) / 4;
-    context.textAlign = "right";
-    context.fillText(bytes(value), MARGIN.left - 6, y(value));
+  context.textAlign = "right";
+  const unit = unitOf(top);
+  for (const value of ticks(top, 6, unit)) {
+    context.fillText(value ? `${+(value / unit).toFixed(3)} ${UNITS[Math.log2(unit) / 10]}` : "0", MARGIN.left - 6, y(value));
     context.beginPath();
     context.moveTo(MARGIN.left, y(value));
     context.lineTo(MARGIN.left + inner, y(value));
     context.stroke();
-    const text = byTime() ? duration((last() * i) / 4) : count(Math.round((last() * i) / 4));
-    context.textAlign = i === 0 ? "left" : i === 4 ? "right" : "center";
-    context.fillText(text, MARGIN.left + (inner * i) / 4, height - MARGIN.bottom / 2);
+  }
+  for (const value of ticks(last(), Math.max(2, Math.min(8, Math.floor(inner / 70))))) {
+    const text = byTime() ? duration(value) : count(value);
+    const at = MARGIN.left + (inner * value) / last();
+    // Within the picture, also at its ends.
+    const half = context.measureText(text).width / 2;
+    context.textAlign = "center";
+    context.fillText(text, Math.min(width - half, at), height - MARGIN.bottom / 2);
+    context.beginPath();
+    context.moveTo(at, MARGIN.top + tall);
+    context.lineTo(at, MARGIN.top + tall + 4);
+    context.stroke();
   }
   // The highest level of each pixel's events, so that no peak is lost.
   const columns = Math.max(1, Math.floor(inner));

@@ -8,9 +8,14 @@ import torch
 from flagstone import _core
 from flagstone.errors import FlagstoneError
 from flagstone.history import _torch as form
+from flagstone.history._stacks import start as follow_stacks
+from flagstone.history._stacks import stop as follow_no_more
 
 MOST = 1_000_000
 """Events that are kept of each pool where torch would keep all."""
+
+_LATER = 0
+"""Who follows stacks for pools that are not made yet; no pool has this address."""
 
 
 def _pools() -> list[_core.Pool]:
@@ -26,15 +31,20 @@ def record(
     clear: bool = False,
     *_others: object,
 ) -> None:
-    """Begin or end recording, on the devices that are in use and on the current one."""
+    """Begin or end recording, on every device: on those that are not in use yet from their first allocation on."""
     if not enabled:
+        _core.record_later(None)
+        follow_no_more(_LATER)
         for pool in _pools():
             pool.stop_history()
         return
+    most = min(max_entries, MOST)
+    stacks = bool(context) and _follow()
+    _core.record_later(most, stacks=stacks)
     _core.process_pool(torch.cuda.current_device())
     for pool in _pools():
         if clear or not pool.is_recording:
-            _start(pool, min(max_entries, MOST), bool(context))
+            pool.start_history(most, stacks=stacks)
 
 
 def record_legacy(enabled: bool, context: bool = True, max_entries: int = 1, *others: object) -> None:
@@ -43,14 +53,14 @@ def record_legacy(enabled: bool, context: bool = True, max_entries: int = 1, *ot
     record(enabled, context, None, max_entries, bool(clear))
 
 
-def _start(pool: _core.Pool, max_events: int, stacks: bool) -> None:
+def _follow() -> bool:
+    """Follow the stacks for the pools that are made later, and return whether that can be."""
     try:
-        pool.start_history(max_events, stacks=stacks)
+        follow_stacks(_LATER, None)
     except FlagstoneError as error:
-        if not stacks:
-            raise
-        warnings.warn(f"memory is recorded without stacks: {error}", stacklevel=6)
-        pool.start_history(max_events)
+        warnings.warn(f"memory is recorded without stacks: {error}", stacklevel=5)
+        return False
+    return True
 
 
 def is_recording() -> bool:

@@ -7,12 +7,14 @@ so names that were imported from torch before answer too.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, Final, NoReturn
 
 import torch
 
 from flagstone import _core
+from flagstone.errors import FlagstoneError
 from flagstone.stats import LargeStats, Stats
 from flagstone.torch import _captures, _history, _private, _stats
 from flagstone.torch._swap import version
@@ -50,6 +52,26 @@ def apply() -> None:
     if version() < (2, 14):
         _captures.apply()
     torch.cuda.MemPool = torch.cuda.memory.MemPool = _private.MemPool
+    torch.cuda.Stream.__new__ = staticmethod(_keeping(torch.cuda.Stream.__new__))
+
+
+def _keeping(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Tell the pool of each stream that torch makes: none of them is ever destroyed.
+
+    So what is freed on one can be given to another once its work is done. Of other streams only a wait for the whole
+    device shows that. Streams that torch's C++ makes are found when they are used (src/capi/own_streams.rs), but for
+    those of priorities below -1.
+    """
+
+    def new(cls: type, *arguments: Any, **options: Any) -> Any:
+        stream = make(cls, *arguments, **options)
+        # One that is there already may be of another library, and come to its end.
+        if not options.keys() & {"stream_id", "stream_ptr"}:
+            with suppress(FlagstoneError):  # whoever allocates there is told
+                _core.process_pool(stream.device_index).keep_stream(stream.cuda_stream)
+        return stream
+
+    return new
 
 
 def _refusal(what: str) -> Callable[..., NoReturn]:

@@ -26,10 +26,14 @@ def pinned_pool(device: object = None) -> PinnedPool:
     It takes as much as it needs, in steps of 2 MiB. A limit in `FLAGSTONE_CONF` is for devices, not for it.
     """
     index = device_index(device)
-    with _lock:
-        if index not in _pools:
-            _pools[index] = PinnedPool(index, backend="cuda", growth="2MiB")
-        return _pools[index]
+    # Only to make one takes the lock: threads that pin batches would meet there.
+    pool = _pools.get(index)
+    if pool is None:
+        with _lock:
+            if index not in _pools:
+                _pools[index] = PinnedPool(index, backend="cuda", growth="2MiB")
+            pool = _pools[index]
+    return pool
 
 
 def device_index(device: object) -> int:
@@ -156,7 +160,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def _pin(tensor: torch.Tensor, pool: PinnedPool) -> torch.Tensor:
     if isinstance(tensor, PinnedTensor) or tensor.device.type != "cpu":
         return tensor
-    if not is_plain(tensor) or tensor.numel() == 0:
+    if not is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
         return tensor.pin_memory()
     nbytes = tensor.nbytes
     if nbytes > 2 * _STEP:
@@ -169,5 +173,5 @@ def _pin(tensor: torch.Tensor, pool: PinnedPool) -> torch.Tensor:
         # In this thread: torch would use all cores, which the workers of a loader need.
         ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), tensor.nbytes)
     else:
-        pinned.copy_(tensor.detach())
+        pinned.copy_(tensor)
     return _as_pinned(pinned, pool)

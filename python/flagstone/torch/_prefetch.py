@@ -34,6 +34,8 @@ class Prefetcher:
 
     def __init__(self, loader: Iterable[Any], device: object = "cuda", depth: int = 2) -> None:
         """Take any iterable; `depth` is how many batches may be on the device before they are asked for, from 1 on."""
+        if not isinstance(depth, int):
+            raise TypeError(f"depth is a number of batches, as 2, not {depth!r}")
         if depth < 1:
             raise ValueError(f"depth is the number of batches that are copied ahead, 1 or more, not {depth}")
         if not isinstance(device, int) and device is not None and torch.device(device).type != "cuda":

@@ -29,23 +29,30 @@ class Stager:
         self._idle: deque[_Piece] = deque()
         """The pieces in the order of their last copies, which may still run."""
         self._piece: _Piece | None = None
+        self._events: deque[torch.cuda.Event] = deque()
+        """Those of batches that were handed over."""
 
     def stage(self, batch: Any) -> "Staged":
         """Start to copy a batch. Its memory is the stream's until `Staged.hand_over`."""
-        staged = Staged(self.device)
+        staged = Staged(self.device, self._events)
+        loaders = torch.cuda.current_stream(self.device)
 
         def convert(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.is_cuda:
+                # The loader's own work on the device comes before what the batch is used for.
+                self.stream.wait_stream(loaders)
             if tensor.layout != torch.strided or tensor.is_nested:
                 staged.whole = False
                 return tensor
             staged.tensors.append(self._tensor(tensor))
             return staged.tensors[-1]
 
+        torch.cuda.set_stream(self.stream)
         try:
-            with torch.cuda.stream(self.stream):
-                staged.value = map_tensors(batch, convert)
+            staged.value = map_tensors(batch, convert)
         finally:
             self._end_piece()
+            torch.cuda.set_stream(loaders)
         staged.copied.record(self.stream)
         return staged
 
@@ -119,19 +126,22 @@ class _Piece:
 class Staged:
     """A batch that is being copied."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Begin with nothing."""
+    def __init__(self, device: torch.device, events: "deque[torch.cuda.Event]") -> None:
+        """Begin with nothing, and one of the events that are not used any more."""
         self.value: Any = None
         self.tensors: list[torch.Tensor] = []
         self.whole = True
         """Whether all tensors could be copied so: sparse and nested ones cannot be told of another stream."""
-        self.copied = torch.cuda.Event()
+        self.copied = events.popleft() if events else torch.cuda.Event()
+        self._events = events
         self._device = device
 
     def hand_over(self) -> Any:
         """Return the batch for use on the current stream, which waits for the copies."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(self.copied)
+        # The wait is for what was recorded by now, whatever is recorded later.
+        self._events.append(self.copied)
         for tensor in self.tensors:
             tensor.record_stream(stream)
         if self.whole:

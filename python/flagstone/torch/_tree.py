@@ -15,7 +15,7 @@ def map_tensors(batch: Any, convert: Convert) -> Any:
     """Return `batch` with each tensor replaced by what `convert` makes of it.
 
     Looks into mappings, lists, tuples, named tuples and dataclasses, and keeps their types. What is anything else,
-    such as a string, stays the same object.
+    such as a string, stays the same object, and so does a list or tuple with nothing to replace.
     """
     if isinstance(batch, torch.Tensor):
         return convert(batch)
@@ -26,13 +26,25 @@ def map_tensors(batch: Any, convert: Convert) -> Any:
         return batch._replace(
             **{name: map_tensors(value, convert) for name, value in batch._asdict().items() if name != "batch_sizes"}
         )
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(map_tensors(value, convert) for value in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(map_tensors(value, convert) for value in batch)
+        return _sequence(batch, convert)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _dataclass(batch, convert)
     return batch
+
+
+def _sequence(batch: Any, convert: Convert) -> Any:
+    converted = [map_tensors(value, convert) for value in batch]
+    if all(new is old for new, old in zip(converted, batch, strict=True)):
+        return batch
+    if type(batch) is list:
+        return converted
+    if isinstance(batch, list):
+        # A copy, as for mappings.
+        clone = copy.copy(batch)
+        clone[:] = converted
+        return clone
+    return batch._make(converted) if hasattr(batch, "_make") else type(batch)(converted)
 
 
 def _mapping(batch: Mapping[Any, Any], convert: Convert) -> Any:

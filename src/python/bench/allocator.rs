@@ -34,6 +34,16 @@ pub struct Block {
 // SAFETY: the pointer is only handed back to the allocator, which takes it from any thread.
 unsafe impl Send for Block {}
 
+impl Block {
+    pub fn new(ptr: *mut c_void, size: usize) -> Self {
+        Self { ptr, size }
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
 impl Functions {
     /// An allocator by the addresses of its functions; None if one is null.
     ///

@@ -3,6 +3,7 @@
 mod allocator;
 mod driver;
 mod handed_over;
+mod machine;
 mod pairs;
 mod plain;
 mod random;
@@ -14,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use allocator::{Functions, Nothing, Object};
+use machine::Machine;
 
 use crate::driver::Driver;
 use crate::driver::cuda::Cuda;
@@ -38,7 +40,8 @@ fn nanoseconds(time: Option<Duration>) -> PyResult<u64> {
     Ok(u64::try_from(time.as_nanos())?)
 }
 
-/// Nanoseconds of `count` pairs of alloc and free of `nbytes` in each of `threads` threads, from first start to last end.
+/// Nanoseconds of `count` pairs of alloc and free of `nbytes` in each of `threads` threads, from first start to last end. Several
+/// are bound to the processors in turn; the calling thread stays as it is.
 ///
 /// `functions` are the addresses of `void* alloc(size_t, int device, void* stream)` and
 /// `void free(void*, size_t, int device, void* stream)`.
@@ -137,6 +140,14 @@ pub fn time_object_random_shared(
 #[pyfunction]
 pub fn time_handing_over(py: Python<'_>, count: u64) -> PyResult<u64> {
     nanoseconds(py.detach(|| handed_over::handed_over(Nothing, 1, count)))
+}
+
+/// As `time_pairs` without an allocator: each call adds to numbers that only its thread has. What the machine does with threads that
+/// share nothing.
+#[pyfunction]
+#[pyo3(signature = (count, *, threads = 1))]
+pub fn time_machine(py: Python<'_>, count: u64, threads: usize) -> PyResult<u64> {
+    nanoseconds(py.detach(|| pairs::pairs(Machine, 1, count, threads)))
 }
 
 /// The addresses of an alloc and a free for torch that pass each call on to `cudaMalloc` and `cudaFree`, given by address.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::allocator::{Allocator, Block};
 
-/// The time of `count` pairs of `size` bytes in each of `threads` threads, from the first start to the last end.
+/// The time of `count` pairs of `size` bytes in each of `threads` threads, from the first start to the last end. Where there are
+/// several each is bound to a processor.
 ///
 /// None where an allocation failed.
 pub fn pairs(allocator: impl Allocator, size: usize, count: u64, threads: usize) -> Option<Duration> {
@@ -18,20 +19,41 @@ pub fn pairs(allocator: impl Allocator, size: usize, count: u64, threads: usize)
         return run().map(|()| start.elapsed());
     }
     let barrier = Barrier::new(threads);
+    let worker = |number| {
+        bind(number);
+        let warm = allocator.alloc(size).map(|block| allocator.free(block));
+        barrier.wait();
+        let start = Instant::now();
+        warm.and_then(|()| run()).map(|()| (start, Instant::now()))
+    };
     let spans: Vec<Option<(Instant, Instant)>> = thread::scope(|scope| {
-        let worker = || {
-            let warm = allocator.alloc(size).map(|block| allocator.free(block));
-            barrier.wait();
-            let start = Instant::now();
-            warm.and_then(|()| run()).map(|()| (start, Instant::now()))
-        };
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        let worker = &worker;
+        let workers: Vec<_> = (0..threads).map(|number| scope.spawn(move || worker(number))).collect();
         workers.into_iter().map(|worker| worker.join().ok().flatten()).collect()
     });
     let spans = spans.into_iter().collect::<Option<Vec<_>>>()?;
     let start = spans.iter().map(|(start, _)| *start).min()?;
     let end = spans.iter().map(|(_, end)| *end).max()?;
     Some(end - start)
+}
+
+/// Binds the calling thread to one of the processors that it may run on, in turn by its number: threads that begin together may share
+/// one for tens of milliseconds before the system moves them. Where that is refused it runs where it did.
+fn bind(number: usize) {
+    // SAFETY: a set of processors is plain numbers, 0 is the calling thread, and both calls are told the set's size.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed) != 0 {
+            return;
+        }
+        let all = (0..libc::CPU_SETSIZE as usize).filter(|&processor| libc::CPU_ISSET(processor, &allowed));
+        let Some(processor) = all.clone().nth(number % all.count().max(1)) else {
+            return;
+        };
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(processor, &mut one);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one);
+    }
 }
 
 /// The time of `count` pairs of `size` bytes behind `holes` free blocks of the same size that have no free neighbour.

@@ -33,6 +33,8 @@ impl Shared {
         }
         cache.acquire();
         cache.keep_large(true);
+        // Blocks that come back find room from the first allocation on.
+        cache.settle(&Totals::default(), std::iter::empty());
         Self { cache, blocks }
     }
 

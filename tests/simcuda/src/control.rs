@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_char, c_int};
 
 use flagstone::driver::Stream;
-use flagstone::driver::sim::{CuResult, Device};
+use flagstone::driver::sim::{Code, CuResult, Device};
 
 use crate::calls::{self, Fault};
 use crate::runtime_api::idle_kernels;
@@ -45,6 +45,15 @@ unsafe extern "C" fn simcuda_fail(call: *const c_char, nth: u64, code: u32) {
         nth: nth.max(1),
         code,
     });
+}
+
+/// Makes every call that a device is asked for fail with `code` from now on, as after an illegal access.
+#[unsafe(no_mangle)]
+extern "C" fn simcuda_break(ordinal: c_int, code: u32) -> u32 {
+    on_device(ordinal, |device| {
+        device.break_with(Code(code));
+        Ok(())
+    })
 }
 
 /// How often the named function was called.
