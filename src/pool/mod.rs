@@ -35,6 +35,7 @@ mod free;
 mod give;
 mod guard;
 mod history;
+mod hits;
 mod ledger;
 mod miss;
 mod owners;
@@ -61,13 +62,12 @@ use crate::sync::atomic::AtomicUsize;
 use crate::sync::{Mutex, lock};
 use crate::thread::Current;
 use callbacks::Callbacks;
-pub(crate) use core::Core;
-pub(crate) use core::Hit;
-pub(crate) use core::forked;
-#[cfg(feature = "python")]
-pub(crate) use core::pointer;
+pub(crate) use core::{Core, forked};
 use free::Last;
 use guard::Guards;
+pub(crate) use hits::Hit;
+#[cfg(feature = "python")]
+pub(crate) use hits::pointer;
 use private::Routes;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};

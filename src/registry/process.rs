@@ -1,7 +1,8 @@
 //! The process's pools, one for each device, which the exported C functions use. Made at first use, never dropped: blocks
 //! are freed after the interpreter has ended, and nothing is torn down at exit.
 
-use super::any::{AnyPool, Backend, Memory, unforked};
+use super::any::{AnyPool, Memory};
+use super::backend::{Backend, unforked};
 use super::slot::Slot;
 use crate::config::Config;
 use crate::driver::DevicePtr;

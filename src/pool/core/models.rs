@@ -5,7 +5,9 @@
 
 use super::*;
 use crate::arena::{Kind, Span};
+use crate::metadata::State;
 use crate::pool::free::put_away;
+use crate::size_class;
 use crate::sync::meet;
 use crate::thread::become_thread;
 
