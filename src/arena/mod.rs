@@ -7,6 +7,7 @@ mod alias;
 mod growth;
 mod idle;
 mod owner;
+mod patience;
 mod places;
 mod range;
 mod region;
@@ -17,6 +18,7 @@ pub(crate) use growth::Growth;
 pub(crate) use idle::{Idle, What};
 use owner::Visits;
 pub(crate) use owner::{ArenaKey, Owner, StreamKey, Visit};
+pub(crate) use patience::Patience;
 pub(crate) use region::{Mapping, Region, Span};
 pub(crate) use slab::{Slab, Slabs};
 
@@ -162,6 +164,8 @@ pub(crate) struct Arena {
     in_use: AtomicBool,
     /// Whether large blocks may be had at several addresses.
     is_aliased: AtomicBool,
+    /// Of pinned memory: how long its requests wait.
+    pub(crate) patience: Patience,
     /// How many handles are mapped for large blocks, and segments.
     handles: AtomicU32,
     /// Of a thread's default stream: the thread has ended.
@@ -203,6 +207,8 @@ impl Drop for Locked<'_> {
 /// What the lock guards.
 pub(crate) struct Inner {
     arena: u32,
+    /// Whether all blocks that are no slots share the region of the large ones.
+    one_region: bool,
     /// Raised with each event that is recorded to learn what is idle, from 1: blocks freed before have a lower number.
     pub(crate) epoch: u64,
     pub(crate) regions: [Region; 3],
@@ -212,7 +218,7 @@ pub(crate) struct Inner {
 }
 
 impl Arena {
-    pub(crate) fn new(index: u32, key: ArenaKey, stream: Stream) -> Self {
+    pub(crate) fn new(index: u32, key: ArenaKey, stream: Stream, one_region: bool) -> Self {
         let mut shared = Vec::with_capacity(CLASS_MAX as usize + 1);
         shared.resize_with(CLASS_MAX as usize + 1, TaggedStack::default);
         Self {
@@ -227,10 +233,12 @@ impl Arena {
             holders: AtomicU32::new(0),
             in_use: AtomicBool::new(false),
             is_aliased: AtomicBool::new(false),
+            patience: Patience::default(),
             handles: AtomicU32::new(0),
             ended: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 arena: index,
+                one_region,
                 epoch: 1,
                 regions: std::array::from_fn(|_| Region::new(index)),
                 partial: [Partial::default(); SLOT_MAX as usize + 1],
@@ -303,6 +311,14 @@ impl Arena {
 }
 
 impl Inner {
+    /// Where blocks of `units` come from here.
+    pub(crate) fn kind(&self, units: u32) -> Kind {
+        match Kind::of(units) {
+            Kind::Small if self.one_region => Kind::Large,
+            kind => kind,
+        }
+    }
+
     pub(crate) fn region(&mut self, kind: Kind) -> &mut Region {
         &mut self.regions[kind as usize]
     }
@@ -328,7 +344,8 @@ impl Inner {
         if units <= SLOT_MAX {
             return self.take_slot(metadata, units);
         }
-        let index = self.placing(Kind::of(units)).take(&metadata.blocks, units);
+        let kind = self.kind(units);
+        let index = self.placing(kind).take(&metadata.blocks, units);
         if index != 0 {
             publish(metadata, index);
         }
@@ -430,8 +447,8 @@ impl Inner {
         } else {
             metadata.enter(block.addr(), Entry::None);
             let epoch = self.epoch;
-            self.region(Kind::of(block.units()))
-                .release(&metadata.blocks, index, epoch);
+            let kind = self.kind(block.units());
+            self.region(kind).release(&metadata.blocks, index, epoch);
         }
     }
 

@@ -157,7 +157,7 @@ mod models {
         let Owner { key, stream } = owner(1);
         Shared {
             owners: Mutex::new(()),
-            arena: Arena::new(1, key, stream),
+            arena: Arena::new(1, key, stream, false),
             contents: UnsafeCell::new(0),
         }
     }

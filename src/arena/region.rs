@@ -188,6 +188,12 @@ impl Region {
         }
     }
 
+    /// Bytes that are free, in whatever places.
+    pub(crate) fn free_bytes(&self, blocks: &Blocks) -> u64 {
+        let free = self.ranges.all(blocks).into_iter();
+        free.map(|index| blocks.get(index).bytes()).sum()
+    }
+
     /// Exactly `units` of free memory, held by the caller, or 0: where the same request had its place the last time, if that is free.
     pub(crate) fn take(&mut self, blocks: &Blocks, units: u32) -> u32 {
         let mut index = match self.places.expect(units) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 const HOST: usize = usize::MAX;
 
 /// The least that is pinned at once, in bytes: the host's pages are small, and the labels of a batch few.
-const GRANULARITY: u64 = 256 << 10;
+const GRANULARITY: u64 = 64 << 10;
 
 /// The stream of a node.
 const fn host(node: usize) -> Stream {

@@ -92,11 +92,13 @@ pub(crate) struct Core {
     /// Held by whoever takes other threads' magazines.
     takers: Mutex<()>,
     magazine: u64,
+    /// Whether blocks of all sizes but the smallest share a region in each arena.
+    one_region: bool,
     me: Weak<Self>,
 }
 
 impl Core {
-    pub(crate) fn new(magazine: u64) -> Arc<Self> {
+    pub(crate) fn new(magazine: u64, one_region: bool) -> Arc<Self> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         watch_fork();
         Arc::new_cyclic(|me| Self {
@@ -112,6 +114,7 @@ impl Core {
                     private: None,
                 },
                 Stream::LEGACY,
+                one_region,
             )),
             totals: Totals::default(),
             events: Events::default(),
@@ -122,6 +125,7 @@ impl Core {
             ledger: Ledger::default(),
             takers: Mutex::default(),
             magazine: if magazines_available() { magazine } else { 0 },
+            one_region,
             me: me.clone(),
         })
     }
@@ -226,7 +230,9 @@ impl Core {
                 arena.change_owner(Owner { key, stream });
                 arena
             }
-            None => self.arenas.push(|index| Arena::new(index, key, stream))?,
+            None => self
+                .arenas
+                .push(|index| Arena::new(index, key, stream, self.one_region))?,
         };
         owned.arena_of.insert(key, arena.index);
         Some(arena.visit())

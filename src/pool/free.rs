@@ -8,6 +8,7 @@ use crate::metadata::{Block, State};
 use crate::size_class::CLASS_MAX;
 use crate::stream::{Pending, Recorded, Use};
 use crate::sync::lock;
+use crate::thread::token;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Less than this is not worth waiting for the context, in bytes.
@@ -165,6 +166,10 @@ impl<D: Driver> Pool<D> {
     /// Lets the block wait for the events of its uses. Without one of them, or without any, and where nothing less will do
     /// (`by_context`), it is put aside until the context was synchronised.
     fn wait_for(&self, block: &Block, uses: &[Use], by_context: bool) {
+        let arena = self.core.arena_of(block);
+        if self.driver.is_host(arena.stream()) {
+            arena.patience.note_free(token());
+        }
         self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);

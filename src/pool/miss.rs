@@ -16,7 +16,7 @@ use crate::metadata::{State, covers};
 use crate::pages::{Cut, Refusal, Unmapped};
 use crate::size_class::{self, BYTES_MAX, CLASS_MAX, GRANULE, SLOT_MAX};
 use crate::sync::lock;
-use crate::thread::{Cache, Current};
+use crate::thread::{Cache, Current, token};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -127,6 +127,9 @@ impl<D: Driver> Pool<D> {
     fn refill(&self, arena: &Arena, cache: Option<&Cache>, units: u32) -> u32 {
         // Pinned memory cannot be mapped elsewhere: what copies are done with is one with its neighbours before another range is cut.
         if self.driver.is_host(arena.stream()) {
+            if units > SLOT_MAX {
+                arena.patience.note_request(token(), units);
+            }
             self.poll_pending();
         }
         let index = self.take_from(arena, cache, units);
@@ -243,7 +246,12 @@ impl<D: Driver> Pool<D> {
                 return Ok(index);
             }
         }
-        match self.grow(arena, units) {
+        let grown = if units > SLOT_MAX && self.driver.is_host(arena.stream()) {
+            self.grow_pinned(arena, units)
+        } else {
+            self.grow(arena, units)
+        };
+        match grown {
             Ok(index) => Ok(index),
             Err(Refusal::Full) => self.press(arena, units, bytes),
             Err(Refusal::Failed(error)) => Err(error.into()),
@@ -390,11 +398,13 @@ impl<D: Driver> Pool<D> {
 
     fn grow_slabs(&self, arena: &Arena, units: u32) -> Result<u32, Refusal> {
         let metadata = &self.core.metadata;
-        let kind = Kind::of(units);
-        let few = kind == Kind::Slabs && self.driver.is_host(arena.stream());
+        let kind = arena.lock(metadata).kind(units);
+        let host = self.driver.is_host(arena.stream());
+        let few = kind == Kind::Slabs && host;
         let unit = if few { size_class::bytes(GRANULE) } else { SLAB_UNIT };
         let need = size_class::bytes(Kind::range_units(units)).next_multiple_of(unit);
         let usual = match self.config.growth {
+            0 if host && !few => need,
             0 if units <= CLASS_MAX => SLAB_UNIT,
             0 if need < SLAB_SHARED => SLAB_USUAL,
             0 => need,
@@ -415,6 +425,12 @@ impl<D: Driver> Pool<D> {
             Err(Refusal::Full) => self.move_slab(arena, kind, need).ok_or(Refusal::Full)?,
             other => other?,
         };
+        self.use_slab(arena, kind, span, units)
+    }
+
+    /// Makes a slab from the driver the arena's. A held block of `units` from it.
+    pub(super) fn use_slab(&self, arena: &Arena, kind: Kind, span: Span, units: u32) -> Result<u32, Refusal> {
+        let metadata = &self.core.metadata;
         if !self.add_segment(arena, kind, span, false) {
             // If it cannot be given back it stays booked; what the stream had before may still be in use.
             if self.synchronize_context().is_ok() {
@@ -445,7 +461,7 @@ impl<D: Driver> Pool<D> {
     }
 
     /// A slab of `bytes`; with a granule more where the driver's is not aligned to one and `need` would not fit.
-    fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
+    pub(super) fn take_slab(&self, arena: &Arena, kind: Kind, bytes: u64, need: u64) -> Result<Span, Refusal> {
         let granule = size_class::bytes(GRANULE);
         let addr = self.pages.take_slab(&self.driver, bytes, arena.stream())?;
         if addr.is_multiple_of(granule) || bytes - need >= granule {

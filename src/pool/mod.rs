@@ -39,6 +39,7 @@ mod hits;
 mod ledger;
 mod miss;
 mod owners;
+mod pinned;
 mod poison;
 mod pressure;
 mod private;
@@ -156,7 +157,7 @@ impl<D: Driver> Pool<D> {
             _ => None,
         };
         let pool = Self {
-            core: Core::new(config.magazine),
+            core: Core::new(config.magazine, driver.is_host(driver.home())),
             virtual_memory,
             pages: Pages::new(
                 config.limit.map(of_device),

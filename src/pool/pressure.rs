@@ -143,7 +143,8 @@ impl<D: Driver> Pool<D> {
         {
             let mut inner = arena.lock(metadata);
             arena.drain_shared(metadata, &mut inner);
-            let ranges = &mut inner.region(Kind::of(units)).ranges;
+            let kind = inner.kind(units);
+            let ranges = &mut inner.region(kind).ranges;
             ranges.promote(&metadata.blocks, Kind::range_units(units));
             let index = inner.take(metadata, units);
             if index != 0 {

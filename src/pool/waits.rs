@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 impl<D: Driver> Pool<D> {
     /// The most that a step waits.
-    fn longest_wait(&self) -> Duration {
+    pub(super) fn longest_wait(&self) -> Duration {
         self.config.wait.unwrap_or(Duration::MAX)
     }
 

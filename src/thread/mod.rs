@@ -19,3 +19,4 @@ pub(crate) use peaks::{Totals, Whose};
 pub(crate) use slots::{Given, size_of_count};
 #[cfg(all(test, loom))]
 pub(crate) use token::become_thread;
+pub(crate) use token::token;

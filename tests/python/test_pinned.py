@@ -211,12 +211,24 @@ def test_trim_gives_pinned_memory_back(device, pinned):
 
 def test_free_neighbours_become_one(pinned):
     """No powers of two: what two buffers leave serves one that is as large as both."""
+    pinned.reserve(7 * MIB)
+    one, two = pinned.alloc(3 * MIB), pinned.alloc(4 * MIB)
+    one.free()
+    two.free()
+    with pinned.alloc(7 * MIB):
+        assert pinned.stats().reserved_bytes == pinned.stats().peak_reserved_bytes == 8 * MIB
+
+
+def test_what_idle_slabs_have_becomes_one_slab(pinned):
+    """What two buffers leave is in two places: it is given back, and as much taken in one, with a little more."""
     one, two = pinned.alloc(3 * MIB), pinned.alloc(4 * MIB)
     held = pinned.stats().reserved_bytes
     one.free()
     two.free()
     with pinned.alloc(7 * MIB):
-        assert pinned.stats().reserved_bytes == held
+        stats = pinned.stats()
+        assert stats.peak_reserved_bytes <= 1.1 * held
+        assert len(pinned.snapshot().segments) == 1
 
 
 def test_what_copies_are_done_with_is_one_with_its_neighbours_before_more_is_cut(device):
@@ -236,18 +248,18 @@ def test_what_copies_are_done_with_is_one_with_its_neighbours_before_more_is_cut
 
 def test_sizes_are_not_rounded_to_powers_of_two(pinned):
     with pinned.alloc(259 * MIB // 2):
-        assert pinned.stats().reserved_bytes == 130 * MIB
+        assert pinned.stats().reserved_bytes == 259 * MIB // 2
 
 
 def test_a_few_small_buffers_do_not_pin_a_large_slab(device):
     """The labels of a batch beside its data; many of them take few calls all the same."""
     pool = flagstone.PinnedPool(device)
     buffers = [pool.alloc(1024)]
-    assert pool.stats().reserved_bytes <= MIB // 4
+    assert pool.stats().reserved_bytes <= MIB // 16
     buffers += [pool.alloc(1024) for _ in range(20_000)]
     stats = pool.stats()
     assert stats.reserved_bytes <= 2 * stats.requested_bytes
-    assert device.counts()["cuMemHostAlloc"] <= 14
+    assert device.counts()["cuMemHostAlloc"] <= 15
     buffers.clear()
     assert pool.trim() == stats.reserved_bytes
 

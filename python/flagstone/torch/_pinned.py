@@ -13,9 +13,6 @@ from flagstone._core import PinnedPool
 from flagstone.errors import ForkError
 from flagstone.torch._tree import map_tensors
 
-_STEP = 512 << 10
-"""Tensors of more than two of these get multiples of it, in bytes: batches differ, and where one was the next fits."""
-
 _pools: dict[int, PinnedPool] = {}
 _lock = threading.Lock()
 
@@ -23,7 +20,7 @@ _lock = threading.Lock()
 def pinned_pool(device: object = None) -> PinnedPool:
     """Return the pool of pinned memory that `pin_memory` and `Prefetcher` use for a device, None for the current one.
 
-    It takes as much as it needs, in steps of 2 MiB. A limit in `FLAGSTONE_CONF` is for devices, not for it.
+    It takes what it needs, and a little ahead. A limit in `FLAGSTONE_CONF` is for devices, not for it.
     """
     index = device_index(device)
     # Only to make one takes the lock: threads that pin batches would meet there.
@@ -31,7 +28,7 @@ def pinned_pool(device: object = None) -> PinnedPool:
     if pool is None:
         with _lock:
             if index not in _pools:
-                _pools[index] = PinnedPool(index, backend="cuda", growth="2MiB")
+                _pools[index] = PinnedPool(index, backend="cuda")
             pool = _pools[index]
     return pool
 
@@ -162,11 +159,8 @@ def _pin(tensor: torch.Tensor, pool: PinnedPool) -> torch.Tensor:
         return tensor
     if not is_plain(tensor) or tensor.requires_grad or tensor.numel() == 0:
         return tensor.pin_memory()
-    nbytes = tensor.nbytes
-    if nbytes > 2 * _STEP:
-        nbytes = (nbytes + _STEP - 1) // _STEP * _STEP
     # The capsule, since torch asks a buffer several questions that have one answer here.
-    flat = torch.from_dlpack(pool.alloc(nbytes).__dlpack__()).view(tensor.dtype)
+    flat = torch.from_dlpack(pool.alloc(tensor.nbytes).__dlpack__()).view(tensor.dtype)
     strides = tensor.stride() if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
     pinned = flat.as_strided(tensor.shape, strides)
     if strides == tensor.stride():

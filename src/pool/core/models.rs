@@ -31,7 +31,7 @@ pub(crate) struct Setting {
 impl Setting {
     /// The owner has two blocks of a size.
     pub(crate) fn live(units: u32) -> Self {
-        let core = Core::new(1 << 20);
+        let core = Core::new(1 << 20, false);
         let key = ArenaKey {
             stream: StreamKey::Legacy,
             private: None,
