@@ -16,7 +16,35 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import report_page
+
 Row = dict[str, Any]
+
+PAGE_HEADING = "## The page of a recording"
+
+PAGE_TEXT = (
+    PAGE_HEADING
+    + """
+
+`flagstone report` of a trace of 100,000 allocations and frees, opened from a file in a headless browser: milliseconds
+from the beginning of the navigation to the frame after the first whole drawing, median of 5 (`benches/report_page.py`).
+
+{page}
+"""
+)
+
+HISTORY_HEADING = "## Recording a history"
+
+HISTORY_TEXT = (
+    HISTORY_HEADING
+    + """
+
+A pair of alloc and free of 4 KiB in a compiled loop, and the call of a Python function that does nothing, nanoseconds
+(`flagstone bench history`).
+
+{history}
+"""
+)
 
 SOAK_HEADING = "## Soak"
 
@@ -191,13 +219,38 @@ def soak() -> str:
     return "\n".join(lines)
 
 
-def write_soak(page: Path) -> None:
-    """Put what `make soak` found in the place of what was there before."""
-    text = page.read_text(encoding="utf-8")
-    before, heading, after = text.partition(SOAK_HEADING)
+def history() -> str:
+    """Return the table of `flagstone bench history`."""
+    columns = {"case": "a history", "ns_per_pair": "ns a pair", "ns_per_python_call": "ns a Python call"}
+    return table(flagstone("bench", "history")["rows"], columns)
+
+
+def page() -> str:
+    """Return what `benches/report_page.py` measures, as a table."""
+    row = report_page.measure()
+    if row is None:
+        return "Not measured: there is no Chromium."
+    row["mb"] = row["page_bytes"] / 1e6
+    return table(
+        [row],
+        {
+            "browser": "browser",
+            "events": "events shown",
+            "mb": "MB of the page",
+            "seconds_to_make": "s to make it",
+            "milliseconds": "ms to the drawing",
+            "milliseconds_least": "at least",
+            "milliseconds_most": "at most",
+        },
+    )
+
+
+def write_section(file: Path, heading: str, section: str) -> None:
+    """Put a section, which begins with its heading, in the place of what was there before, or at the end."""
+    text = file.read_text(encoding="utf-8")
+    before, found, after = text.partition(heading)
     rest = after.partition("\n## ")
-    section = SOAK_TEXT.format(soak=soak())
-    page.write_text((before if heading else text.rstrip() + "\n\n") + section + "".join(rest[1:]), encoding="utf-8")
+    file.write_text((before if found else text.rstrip() + "\n\n") + section + "".join(rest[1:]), encoding="utf-8")
 
 
 def losses(rival: str, lost: list[str]) -> str:
@@ -250,9 +303,15 @@ def median(values: list[float]) -> float:
 
 
 def main() -> int:
-    """Measure, and write the page that the command line names; with `--soak` only what `make soak` found."""
-    if sys.argv[1] == "--soak":
-        write_soak(Path(sys.argv[2]))
+    """Measure, and write the file that the command line names; with an option only one section of it."""
+    sections = {
+        "--soak": (SOAK_HEADING, lambda: SOAK_TEXT.format(soak=soak())),
+        "--history": (HISTORY_HEADING, lambda: HISTORY_TEXT.format(history=history())),
+        "--page": (PAGE_HEADING, lambda: PAGE_TEXT.format(page=page())),
+    }
+    if sys.argv[1] in sections:
+        heading, section = sections[sys.argv[1]]
+        write_section(Path(sys.argv[2]), heading, section())
         return 0
     latency, holes, random = (flagstone("bench", name) for name in ("latency", "holes", "rmm-random"))
     demo = flagstone("demo")["rows"]
@@ -264,7 +323,7 @@ def main() -> int:
         row["driver_ms"] = row["driver_time_us"] / 1000
         row["reserved_mib"] = row["peak_reserved_bytes"] >> 20
     machine = latency["machine"]
-    page = TEXT.format(
+    text = TEXT.format(
         today=date.today().isoformat(),
         **{key: machine[key] for key in ("processor", "cores", "system", "python", "backend")},
         **{key: machine["flagstone"][key] for key in ("version", "profile")},
@@ -297,8 +356,9 @@ def main() -> int:
             },
         ),
     )
-    Path(sys.argv[1]).write_text(page, encoding="utf-8")
-    write_soak(Path(sys.argv[1]))
+    Path(sys.argv[1]).write_text(text, encoding="utf-8")
+    for heading, section in sections.values():
+        write_section(Path(sys.argv[1]), heading, section())
     return 0
 
 

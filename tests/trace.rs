@@ -46,6 +46,7 @@ proptest! {
         trace.write(&mut written).unwrap();
         let read = Trace::read(trace.name(), written.as_slice()).unwrap();
         prop_assert_eq!(read.events(), trace.events());
-        prop_assert_eq!((read.has_time(), read.blocks(), read.streams()), (trace.has_time(), trace.blocks(), trace.streams()));
+        let about = |trace: &Trace| (trace.has_time(), trace.blocks(), trace.streams());
+        prop_assert_eq!(about(&read), about(&trace));
     }
 }

@@ -13,7 +13,7 @@ Importing this package loads no driver and touches no device; the first pool doe
 import importlib
 import os
 
-from flagstone._core import Buffer, PinnedBuffer, PinnedPool, Pool, __version__
+from flagstone._core import Buffer, BufferView, PinnedBuffer, PinnedPool, Pool, __version__
 from flagstone.errors import (
     ConfigError,
     CudaUnavailableError,
@@ -43,9 +43,12 @@ if TYPE_CHECKING:
     from flagstone import torch as torch
     from flagstone._serve import serve_stats as serve_stats
     from flagstone._usage import statistics as statistics
+    from flagstone._views import as_buffer as as_buffer
+    from flagstone._views import from_dlpack as from_dlpack
 
 __all__ = [
     "Buffer",
+    "BufferView",
     "ConfigError",
     "CudaUnavailableError",
     "DeviceError",
@@ -64,11 +67,18 @@ __all__ = [
     "TooManyError",
     "TraceError",
     "__version__",
+    "as_buffer",
+    "from_dlpack",
     "serve_stats",
     "statistics",
 ]
 
-_FUNCTIONS = {"serve_stats": "flagstone._serve", "statistics": "flagstone._usage"}
+_FUNCTIONS = {
+    "as_buffer": "flagstone._views",
+    "from_dlpack": "flagstone._views",
+    "serve_stats": "flagstone._serve",
+    "statistics": "flagstone._usage",
+}
 _SUBMODULES = frozenset({"cuda_core", "cupy", "history", "metrics", "numba", "stats", "testing", "torch"})
 
 

@@ -22,7 +22,7 @@ class _CupyStream(Protocol):
 _Stream: TypeAlias = SupportsIndex | _CudaStream | _TorchStream | _CupyStream | None
 _Amount: TypeAlias = SupportsIndex | float | str
 _Backend: TypeAlias = Literal["auto", "cuda", "sim"]
-_Range: TypeAlias = BaseBuffer | tuple[SupportsIndex, SupportsIndex]
+_Range: TypeAlias = BaseBuffer | BufferView | tuple[SupportsIndex, SupportsIndex]
 _Functions: TypeAlias = tuple[int, int]
 
 __version__: Final[str]
@@ -30,6 +30,7 @@ __all__ = [
     "BaseBuffer",
     "BasePool",
     "Buffer",
+    "BufferView",
     "PinnedBuffer",
     "PinnedPool",
     "Pool",
@@ -48,6 +49,7 @@ __all__ = [
     "hold_private_pool",
     "last_error",
     "model",
+    "order_streams",
     "plain_functions",
     "private_pools",
     "process_pool",
@@ -56,6 +58,7 @@ __all__ = [
     "release_private_pool",
     "replay",
     "simulated_prices",
+    "stream_handle",
     "time_driver",
     "time_handed_over",
     "time_handing_over",
@@ -68,6 +71,8 @@ __all__ = [
     "time_random",
     "time_random_shared",
     "torch_error",
+    "view_capsule",
+    "view_memory",
 ]
 
 @disjoint_base
@@ -106,6 +111,23 @@ class PinnedBuffer(BaseBuffer):
     def __array_interface__(self) -> dict[str, Any]: ...
     def record(self, stream: _Stream) -> None: ...
 
+@final
+class BufferView:
+    @property
+    def ptr(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def device(self) -> int | None: ...
+    @property
+    def readonly(self) -> bool: ...
+    @property
+    def stream(self) -> int | None: ...
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
 @disjoint_base
 class BasePool:
     limit: int | None
@@ -117,7 +139,7 @@ class BasePool:
     def settings(self) -> dict[str, str]: ...
     def alloc_raw(self, nbytes: SupportsIndex, stream: _Stream = None) -> int: ...
     def free_raw(self, ptr: SupportsIndex, stream: _Stream = None) -> None: ...
-    def record_stream(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
+    def record_stream(self, block: BaseBuffer | BufferView | SupportsIndex, stream: _Stream) -> None: ...
     def keep_stream(self, stream: _Stream) -> None: ...
     def reserve(self, nbytes: SupportsIndex) -> None: ...
     def trim(self, target: SupportsIndex = 0) -> int: ...
@@ -192,7 +214,7 @@ class PinnedPool(BasePool):
         guard: _Amount | None = None,
     ) -> Self: ...
     def alloc(self, nbytes: SupportsIndex, stream: _Stream = None) -> PinnedBuffer: ...
-    def record(self, block: BaseBuffer | SupportsIndex, stream: _Stream) -> None: ...
+    def record(self, block: BaseBuffer | BufferView | SupportsIndex, stream: _Stream) -> None: ...
     def prewarm(self, nbytes: SupportsIndex) -> Prewarm: ...
     def synchronize(self) -> None: ...
 
@@ -254,6 +276,8 @@ class Trace:
     def blocks(self) -> int: ...
     @property
     def streams(self) -> int: ...
+    @property
+    def lag_ms(self) -> float: ...
     def schedule(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
 
@@ -262,9 +286,10 @@ def replay(
     *,
     backend: _Backend = "sim",
     passes: int = 1,
-    lag_ms: float = 5.0,
-    threads: int = 1,
+    lag_ms: float | None = None,
+    threads: int = 0,
     config: str = "",
+    history: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> dict[str, Any]: ...
 def model(
@@ -272,7 +297,7 @@ def model(
     allocator: str,
     *,
     passes: int = 1,
-    lag_ms: float = 5.0,
+    lag_ms: float | None = None,
 ) -> dict[str, Any]: ...
 def c_functions() -> dict[str, int]: ...
 def configure(backend: _Backend = "auto", conf: str = "") -> None: ...
@@ -309,3 +334,14 @@ def time_pairs_behind_holes(
 def time_random(
     functions: _Functions, count: int, most_mib: int, *, device: int = 0, stream: int = 0
 ) -> dict[str, int]: ...
+def stream_handle(stream: _Stream) -> int: ...
+def order_streams(pool: BasePool, producer: _Stream, consumer: _Stream) -> None: ...
+def view_capsule(capsule: CapsuleType, stream: _Stream) -> BufferView: ...
+def view_memory(
+    owner: object,
+    ptr: SupportsIndex,
+    nbytes: SupportsIndex,
+    device: int,
+    readonly: bool,
+    stream: _Stream,
+) -> BufferView: ...

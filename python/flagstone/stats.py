@@ -105,9 +105,13 @@ class Stats:
     """How long allocations took that the thread's own magazine met, of each thread's one in 1,024: the n-th number
     counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. Reading the clock is part of
     it, some 20 ns."""
+    hit_nanoseconds: int
+    """All times of `hit_times` together."""
     miss_times: tuple[int, ...]
     """How long those took, all of them, that no list of ready blocks could meet, and that got their memory; counted as
     `hit_times`."""
+    miss_nanoseconds: int
+    """All times of `miss_times` together."""
     growth_count: int
     """Times that the pool grew: by idle memory, by memory from the driver, or by both."""
     taken_bytes: int

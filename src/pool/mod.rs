@@ -298,6 +298,14 @@ impl<D: Driver> Pool<D> {
         Ok(())
     }
 
+    /// Whether the stream captures. A default stream does not: asking it would be an error while another one does.
+    ///
+    /// # Errors
+    /// [`Error::InvalidStream`] or [`Error::Forked`].
+    pub fn is_capturing(&self, stream: Stream) -> Result<bool> {
+        Ok(self.known(stream)?.capturing == Some(true))
+    }
+
     /// Whether [`Self::keep_stream`] was called with this handle.
     pub fn is_kept(&self, stream: Stream) -> bool {
         lock(&self.kept).contains_key(&stream.0)

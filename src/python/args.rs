@@ -8,6 +8,7 @@ use pyo3::types::{PyBool, PyInt, PyString, PyTuple};
 use super::buffer::BaseBuffer;
 use super::ending;
 use super::sim::SimulatedDevice;
+use super::view::BufferView;
 use crate::driver::sim::Sim;
 use crate::driver::{DevicePtr, Stream};
 
@@ -88,21 +89,24 @@ impl<'py> FromPyObject<'_, 'py> for Address {
     }
 }
 
-/// A block of memory: the address that `alloc_raw` returned, or a buffer.
+/// A block of memory: the address that `alloc_raw` returned, a buffer, or a view of what another library has from the pool.
 pub struct Pointer(pub DevicePtr);
 
 impl<'py> FromPyObject<'_, 'py> for Pointer {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        match object.cast::<BaseBuffer>() {
-            Ok(buffer) => buffer.get().live_address(object.py()).map(Self),
-            Err(_) => Address::extract(object).map(|address| Self(address.0)),
+        if let Ok(buffer) = object.cast::<BaseBuffer>() {
+            buffer.get().live_address(object.py()).map(Self)
+        } else if let Ok(view) = object.cast::<BufferView>() {
+            Ok(Self(view.get().address()))
+        } else {
+            Address::extract(object).map(|address| Self(address.0))
         }
     }
 }
 
-/// A range of memory: a buffer, or an address and a number of bytes.
+/// A range of memory: a buffer, a view, or an address and a number of bytes.
 pub struct Range {
     pub address: DevicePtr,
     pub nbytes: u64,
@@ -112,12 +116,13 @@ impl<'py> FromPyObject<'_, 'py> for Range {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let (address, nbytes) = match object.cast::<BaseBuffer>() {
-            Ok(buffer) => (buffer.get().live_address(object.py())?, buffer.get().nbytes()),
-            Err(_) => {
-                let (Address(address), Size(nbytes)) = object.extract()?;
-                (address, nbytes)
-            }
+        let (address, nbytes) = if let Ok(buffer) = object.cast::<BaseBuffer>() {
+            (buffer.get().live_address(object.py())?, buffer.get().nbytes())
+        } else if let Ok(view) = object.cast::<BufferView>() {
+            (view.get().address(), view.get().nbytes())
+        } else {
+            let (Address(address), Size(nbytes)) = object.extract()?;
+            (address, nbytes)
         };
         Ok(Self { address, nbytes })
     }

@@ -42,8 +42,8 @@ impl Drop for Stay {
     }
 }
 
-/// Runs a function of C that runs Python code. It does not panic.
-fn outlast<T>(body: impl FnOnce() -> T) -> T {
+/// Runs a function of C that may run Python code. It does not panic.
+pub fn outlast<T>(body: impl FnOnce() -> T) -> T {
     let stay = Stay;
     let result = body();
     std::mem::forget(stay);

@@ -12,7 +12,7 @@ use super::{ending, stacks, stats};
 use crate::driver::DevicePtr;
 use crate::history::{Event, Frame, History};
 use crate::registry::process;
-use crate::stats::{AddressInfo, BlockInfo};
+use crate::stats::{AddressInfo, BlockInfo, Snapshot};
 
 /// What follows stacks for the pools that want them.
 const FOLLOWER: &CStr = c"flagstone.history._stacks";
@@ -51,14 +51,17 @@ pub fn stop(py: Python<'_>, pool: &PoolRef) -> PyResult<()> {
 
 /// `BasePool.history`.
 pub fn get<'py>(py: Python<'py>, pool: &PoolRef) -> PyResult<Bound<'py, PyAny>> {
-    let (
-        History {
-            events,
-            dropped,
-            stacks,
-        },
-        snapshot,
-    ) = py.detach(|| (pool.history(), pool.snapshot()));
+    let (history, snapshot) = py.detach(|| (pool.history(), pool.snapshot()));
+    object(py, pool.device(), history, &snapshot)
+}
+
+/// A history as `flagstone.history.History`.
+pub fn object<'py>(py: Python<'py>, device: i32, history: History, snapshot: &Snapshot) -> PyResult<Bound<'py, PyAny>> {
+    let History {
+        events,
+        dropped,
+        stacks,
+    } = history;
     let module = ending::import(py, c"flagstone.history")?;
     let class = module.getattr("Event")?;
     let events = events
@@ -70,11 +73,11 @@ pub fn get<'py>(py: Python<'py>, pool: &PoolRef) -> PyResult<Bound<'py, PyAny>> 
         .map(|frames| stack(py, frames))
         .collect::<PyResult<Vec<_>>>()?;
     let fields = PyDict::new(py);
-    fields.set_item("device", pool.device())?;
+    fields.set_item("device", device)?;
     fields.set_item("events", PyList::new(py, events)?)?;
     fields.set_item("dropped", dropped)?;
     fields.set_item("stacks", resolve(&module, stacks)?)?;
-    fields.set_item("snapshot", stats::snapshot(py, &snapshot)?)?;
+    fields.set_item("snapshot", stats::snapshot(py, snapshot)?)?;
     ending::call(&module.getattr("History")?, &PyTuple::empty(py), Some(&fields))
 }
 

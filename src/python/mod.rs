@@ -23,6 +23,7 @@ mod settings;
 mod sim;
 mod stacks;
 mod stats;
+mod view;
 
 use pyo3::pymodule;
 
@@ -70,6 +71,8 @@ mod _core {
     use super::sim::SimulatedDevice;
     #[pymodule_export]
     use super::stacks::{follow_stack, forget_stacks};
+    #[pymodule_export]
+    use super::view::{BufferView, order_streams, stream_handle, view_capsule, view_memory};
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name for it")]

@@ -8,14 +8,16 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::attributes::set_fields;
-use super::errors;
+use super::{errors, history};
 use crate::config::Config;
 use crate::driver::cuda::Cuda;
 use crate::driver::sim::Prices;
 use crate::error::{Error, Result};
+use crate::history::History;
 use crate::pool::Pool;
 use crate::registry::Backend;
 use crate::replay::{self as replays, Metered, Model, Options, ReplayDevice, Report, Schedule, StepCall};
+use crate::stats::Snapshot;
 use crate::trace::{self as traces, Problem, TraceError};
 
 /// What `Trace.example` reads: a GPT that trains on sequences of varying length. `benches/traces` says how it was made.
@@ -111,6 +113,12 @@ impl Trace {
         Ok(fields)
     }
 
+    /// How much later than it was recorded an event completes in a replay if nothing is said, in milliseconds of the trace.
+    #[getter]
+    fn lag_ms(&self) -> f64 {
+        Options::of(&self.trace).lag.as_secs_f64() * 1000.0
+    }
+
     fn __len__(&self) -> usize {
         self.trace.events().len()
     }
@@ -136,20 +144,24 @@ fn trace_error(py: Python<'_>, error: TraceError) -> PyErr {
 
 /// Replays a trace on a new pool and returns what it cost.
 ///
-/// `lag_ms` is how much later than it was recorded an event completes on a simulated device. With more than one thread
-/// the first allocates and the others free. `config` is `key:value,key:value`, over `FLAGSTONE_CONF`. `progress` is
+/// `lag_ms` is how much later than it was recorded an event completes on a simulated device: 5 ms if nothing is said, and 0
+/// for a history. Calls are made by the threads that the trace names, or with `threads` the first allocates and the others
+/// free. With `history`, a number of events, the pool's is in the result. `config` is `key:value,key:value`, over `FLAGSTONE_CONF`. `progress` is
 /// called now and then with the steps done and all steps.
 #[pyfunction]
-#[pyo3(signature = (trace, *, backend = "sim", passes = 1, lag_ms = 5.0, threads = 1, config = "", progress = None))]
+#[pyo3(signature = (
+    trace, *, backend = "sim", passes = 1, lag_ms = None, threads = 0, config = "", history = None, progress = None,
+))]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
 pub fn replay<'py>(
     py: Python<'py>,
     trace: &Trace,
     backend: &str,
     passes: u32,
-    lag_ms: f64,
+    lag_ms: Option<f64>,
     threads: usize,
     config: &str,
+    history: Option<i64>,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let backend: Backend = backend.parse().map_err(Error::from)?;
@@ -157,8 +169,9 @@ pub fn replay<'py>(
     settings.update(config).map_err(Error::from)?;
     let options = Options {
         threads,
-        ..options(passes, lag_ms)?
+        ..options(&trace.trace, passes, lag_ms)?
     };
+    let events = history.map(self::history::capacity).transpose()?;
     let mut failed = None;
     let mut say = |done: u64, all: u64| {
         if let Some(progress) = &progress
@@ -168,34 +181,52 @@ pub fn replay<'py>(
         }
     };
     let trace = &trace.trace;
-    let report = py.detach(|| match backend.resolve() {
-        Backend::Cuda => replay_on(Metered::new(Cuda::new(0)?), settings, trace, &options, &mut say),
-        Backend::Sim | Backend::Auto => replay_on(replays::simulated_device(), settings, trace, &options, &mut say),
+    let (report, recorded) = py.detach(|| match backend.resolve() {
+        Backend::Cuda => {
+            let pool = Pool::new(Metered::new(Cuda::new(0)?), settings)?;
+            replay_on(&pool, events, trace, &options, &mut say)
+        }
+        Backend::Sim | Backend::Auto => {
+            let pool = Pool::new(replays::simulated_device(), settings)?;
+            replay_on(&pool, events, trace, &options, &mut say)
+        }
     })?;
-    failed.map_or_else(|| dictionary(py, report), Err)
+    if let Some(failed) = failed {
+        return Err(failed);
+    }
+    let fields = dictionary(py, report)?;
+    if let Some((events, snapshot)) = recorded {
+        fields.set_item("history", history::object(py, 0, events, &snapshot)?)?;
+    }
+    Ok(fields)
 }
 
+/// Replays, and records the pool's history where so many events of it are wanted.
 fn replay_on<D: ReplayDevice>(
-    device: D,
-    config: Config,
+    pool: &Pool<D>,
+    events: Option<usize>,
     trace: &traces::Trace,
     options: &Options,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Report> {
-    replays::replay(&Pool::new(device, config)?, trace, options, progress)
+) -> Result<(Report, Option<(History, Snapshot)>)> {
+    if let Some(events) = events {
+        pool.start_history(events, false);
+    }
+    let report = replays::replay(pool, trace, options, progress)?;
+    Ok((report, events.map(|_| (pool.history(), pool.snapshot()))))
 }
 
 /// Runs a model of another allocator on a trace: "cudaMalloc", "torch-native" or "torch-expandable".
 #[pyfunction]
-#[pyo3(signature = (trace, allocator, *, passes = 1, lag_ms = 5.0))]
+#[pyo3(signature = (trace, allocator, *, passes = 1, lag_ms = None))]
 pub fn model<'py>(
     py: Python<'py>,
     trace: &Trace,
     allocator: &str,
     passes: u32,
-    lag_ms: f64,
+    lag_ms: Option<f64>,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let options = options(passes, lag_ms)?;
+    let options = options(&trace.trace, passes, lag_ms)?;
     let model = Model::ALL
         .into_iter()
         .find(|model| model.name() == allocator)
@@ -207,14 +238,14 @@ pub fn model<'py>(
     dictionary(py, report)
 }
 
-fn options(passes: u32, lag_ms: f64) -> PyResult<Options> {
-    let lag = Duration::try_from_secs_f64(lag_ms / 1000.0)
-        .map_err(|_| PyValueError::new_err(format!("lag_ms is 0 or more, not {lag_ms}")))?;
-    Ok(Options {
-        passes,
-        lag,
-        ..Options::default()
-    })
+fn options(trace: &traces::Trace, passes: u32, lag_ms: Option<f64>) -> PyResult<Options> {
+    let mut options = Options::of(trace);
+    options.passes = passes;
+    if let Some(lag_ms) = lag_ms {
+        options.lag = Duration::try_from_secs_f64(lag_ms / 1000.0)
+            .map_err(|_| PyValueError::new_err(format!("lag_ms is 0 or more, not {lag_ms}")))?;
+    }
+    Ok(options)
 }
 
 fn dictionary(py: Python<'_>, report: Report) -> PyResult<Bound<'_, PyDict>> {

@@ -59,8 +59,10 @@ pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>>
         .map(|total| step(py, total))
         .collect::<PyResult<Vec<_>>>()?;
     fields.set_item("steps", PyTuple::new(py, steps)?)?;
-    fields.set_item("hit_times", PyTuple::new(py, hit_times.0)?)?;
-    fields.set_item("miss_times", PyTuple::new(py, miss_times.0)?)?;
+    fields.set_item("hit_times", PyTuple::new(py, hit_times.counts)?)?;
+    fields.set_item("hit_nanoseconds", hit_times.nanoseconds)?;
+    fields.set_item("miss_times", PyTuple::new(py, miss_times.counts)?)?;
+    fields.set_item("miss_nanoseconds", miss_times.nanoseconds)?;
     fields.set_item("large", large_stats(py, large)?)?;
     ending::call(&class(py, "Stats")?, &PyTuple::empty(py), Some(&fields))
 }

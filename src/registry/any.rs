@@ -392,9 +392,9 @@ impl AnyPool {
     /// Returns false, with nothing done, where one of the streams is capturing: the wait would become part of the capture.
     ///
     /// # Errors
-    /// One of the streams is not live, or a driver call failed.
+    /// [`Error::InvalidStream`], [`Error::Forked`], or a driver call failed.
     pub fn order_streams(&self, producer: Stream, consumer: Stream) -> Result<bool> {
-        each!(self, pool => order_streams(pool.driver(), producer, consumer))
+        each!(self, pool => order_streams(pool, producer, consumer))
     }
 }
 
@@ -414,16 +414,16 @@ fn alloc_pinned<D: Driver>(pool: &Pool<Pinned<D>>, bytes: u64, stream: Option<St
     }
 }
 
-fn order_streams(driver: &impl Driver, producer: Stream, consumer: Stream) -> Result<bool> {
+fn order_streams<D: Driver>(pool: &Pool<D>, producer: Stream, consumer: Stream) -> Result<bool> {
     if producer == consumer || (producer.is_legacy() && consumer.is_legacy()) {
         return Ok(true);
     }
     for stream in [producer, consumer] {
-        // A default stream cannot capture: asking it would be an error while another stream does.
-        if stream.0 > Stream::PER_THREAD.0 && driver.is_capturing(stream)? {
+        if pool.is_capturing(stream)? {
             return Ok(false);
         }
     }
+    let driver = pool.driver();
     let event = driver.event_create()?;
     let ordered = driver
         .event_record(event, producer)

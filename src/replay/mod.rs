@@ -8,7 +8,6 @@ mod blocks;
 mod caching;
 mod clock;
 mod device;
-mod freers;
 mod metered;
 mod model;
 mod report;
@@ -16,6 +15,7 @@ mod run;
 mod schedule;
 mod series;
 mod stopwatch;
+mod workers;
 
 pub use device::{ReplayDevice, simulated_device};
 pub use metered::Metered;
@@ -28,6 +28,8 @@ pub use series::Sample;
 
 use std::time::Duration;
 
+use crate::trace::Trace;
+
 /// How a trace is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
@@ -36,8 +38,8 @@ pub struct Options {
     /// How much later than it was recorded an event completes at the earliest, in the trace's time; a trace without time
     /// counts 5 microseconds for each event. Only simulated devices follow it.
     pub lag: Duration,
-    /// Threads in use: with more than one, the first allocates and the others free in turn, each call awaited before the
-    /// next. 0 counts as 1.
+    /// Threads in use, each call awaited before the next. 0: those that the trace names, or one. Otherwise the first allocates
+    /// and the others free in turn.
     pub threads: usize,
     /// Whether each block that is given out is checked against the work of other streams (simulated devices only).
     pub verify: bool,
@@ -48,13 +50,27 @@ impl Default for Options {
         Self {
             passes: 1,
             lag: Duration::from_millis(5),
-            threads: 1,
+            threads: 0,
             verify: true,
         }
     }
 }
 
 impl Options {
+    /// The defaults for a trace: a history says by itself when freed blocks could be used again, so that events have no lag.
+    #[must_use]
+    pub fn of(trace: &Trace) -> Self {
+        let options = Self::default();
+        if trace.is_history() {
+            Self {
+                lag: Duration::ZERO,
+                ..options
+            }
+        } else {
+            options
+        }
+    }
+
     fn passes(&self) -> u32 {
         self.passes.max(1)
     }

@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::trace::Trace;
 
-use super::freers::Freers;
 use super::report::{calls_since, utilisation};
 use super::schedule::{Call, Schedule, Step};
 use super::series::Series;
-use super::stopwatch::{Stopwatch, timed};
+use super::stopwatch::Stopwatch;
+use super::workers::{Job, Workers};
 use super::{Options, ReplayDevice, Report};
 
 /// Replays a trace on a pool and reports what it cost. Calls `progress` now and then with the steps done and all steps.
@@ -43,7 +43,10 @@ pub fn replay<D: ReplayDevice>(
             pool,
             streams: &streams,
             blocks: vec![Block::default(); schedule.blocks],
-            freers: Freers::new(scope, pool, options.threads.saturating_sub(1)),
+            workers: match options.threads {
+                0 => Workers::recorded(scope, pool, trace.threads()),
+                threads => Workers::freeing(scope, pool, threads),
+            },
             stopwatch: Stopwatch::new(),
             verify: options.verify,
             failures: 0,
@@ -109,7 +112,7 @@ struct Run<'a, D: ReplayDevice> {
     pool: &'a Pool<D>,
     streams: &'a [Stream],
     blocks: Vec<Block>,
-    freers: Freers,
+    workers: Workers,
     stopwatch: Stopwatch,
     verify: bool,
     failures: u64,
@@ -125,8 +128,9 @@ impl<D: ReplayDevice> Run<'_, D> {
         let block = self.blocks[step.block as usize];
         match step.call {
             Call::Alloc { size } => {
-                let (result, time) = timed(|| self.pool.alloc(size, stream));
-                if let Some(addr) = self.checked(result, time) {
+                let job = Job::Alloc { bytes: size, stream };
+                let (result, time) = self.workers.call(self.pool, step.thread, job);
+                if let Some(addr) = self.checked(result, time).flatten() {
                     self.blocks[step.block as usize] = Block {
                         addr,
                         bytes: size,
@@ -150,7 +154,10 @@ impl<D: ReplayDevice> Run<'_, D> {
                     self.noted(used.map_err(Error::from));
                 }
                 let last_used_on = (step.stream != block.stream).then_some(stream);
-                let (result, time) = self.freers.free(self.pool, block.addr, last_used_on);
+                let addr = block.addr;
+                let (result, time) = self
+                    .workers
+                    .call(self.pool, step.thread, Job::Free { addr, last_used_on });
                 self.checked(result, time);
                 self.blocks[step.block as usize].addr = 0;
             }

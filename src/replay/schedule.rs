@@ -24,6 +24,8 @@ pub(crate) struct Step {
     pub time: u64,
     pub block: u32,
     pub stream: u32,
+    /// The thread that makes the call.
+    pub thread: u32,
     pub call: Call,
 }
 
@@ -49,6 +51,8 @@ struct Block {
     size: u64,
     stream: u32,
     live: bool,
+    /// The thread that allocated it.
+    thread: u32,
     /// Uses on other streams that end later in the trace.
     in_use: u32,
     /// When the original allocator could reuse it, where that was later than the free.
@@ -92,6 +96,7 @@ impl Schedule {
                     time,
                     block: event.block,
                     stream,
+                    thread: event.thread,
                     call,
                 })
             };
@@ -101,6 +106,7 @@ impl Schedule {
                         size: event.size,
                         stream: event.stream,
                         live: true,
+                        thread: event.thread,
                         ..*block
                     };
                     held.live += block.size;
@@ -151,6 +157,7 @@ impl Schedule {
                 time: duration,
                 block: index as u32,
                 stream: block.stream,
+                thread: block.thread,
                 call,
             });
         }
@@ -183,6 +190,7 @@ mod tests {
             time: time * 1000,
             block,
             stream,
+            thread: 0,
             call,
         }
     }

@@ -29,6 +29,10 @@ pub struct Builder {
     blocks: Vec<Block>,
     /// Stream number in the source to stream number in the trace.
     streams: HashMap<u64, u32>,
+    /// Thread number in the source to thread number in the trace; empty where the source names none.
+    threads: HashMap<u64, u32>,
+    /// The thread of the events that are added now, as the source names it.
+    thread: Option<u64>,
     /// How often a block is in use on a stream of the trace: (block, stream) to count.
     uses: HashMap<(u32, u32), u32>,
     live_bytes: u64,
@@ -132,6 +136,11 @@ impl Builder {
         self.push(op, Event::NO_BLOCK, size, stream, time).map(drop)
     }
 
+    /// The events that are added from now on are calls of this thread, named by any number.
+    pub fn in_thread(&mut self, thread: u64) {
+        self.thread = Some(thread);
+    }
+
     /// The finished trace. Without `has_time` the times that were given are replaced by the events' indices.
     #[must_use]
     pub fn finish(self, name: &str, has_time: bool) -> Trace {
@@ -155,6 +164,7 @@ impl Builder {
                 .map(|event| event.stream as usize + 1)
                 .max()
                 .unwrap_or(1),
+            threads: self.threads.len(),
             events: self.events,
         }
     }
@@ -207,7 +217,7 @@ impl Builder {
         if self.events.len() >= limits::EVENTS {
             return Err(Damage::TooManyEvents);
         }
-        let stream = self.stream(stream)?;
+        let (stream, thread) = (self.stream(stream)?, self.thread()?);
         let time = time.max(self.events.last().map_or(0, |event| event.time));
         self.events.push(Event {
             op,
@@ -215,8 +225,18 @@ impl Builder {
             stream,
             size,
             time,
+            thread,
         });
         Ok(stream)
+    }
+
+    fn thread(&mut self) -> Result<u32, Damage> {
+        let Some(thread) = self.thread else { return Ok(0) };
+        let next = self.threads.len() as u32;
+        if next as usize >= limits::THREADS && !self.threads.contains_key(&thread) {
+            return Err(Damage::TooManyThreads);
+        }
+        Ok(*self.threads.entry(thread).or_insert(next))
     }
 
     fn stream(&mut self, stream: u64) -> Result<u32, Damage> {

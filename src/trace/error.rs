@@ -152,6 +152,9 @@ pub enum Damage {
     /// The trace has too many streams.
     #[error("more than {} streams", limits::STREAMS)]
     TooManyStreams,
+    /// The trace has too many threads.
+    #[error("more than {} threads", limits::THREADS)]
+    TooManyThreads,
     /// The line is too long.
     #[error("longer than {} bytes", limits::LINE_BYTES)]
     LongLine,

@@ -84,6 +84,8 @@ pub struct Event {
     pub size: u64,
     /// Microseconds since the trace began, or the event's index where the trace has no time.
     pub time: u64,
+    /// The thread that made the call, counted from 0 in the order of appearance; 0 where the trace does not say.
+    pub thread: u32,
 }
 
 impl Event {
@@ -100,5 +102,6 @@ pub(super) const fn event(op: Op, block: u32, stream: u32, size: u64, time: u64)
         stream,
         size,
         time,
+        thread: 0,
     }
 }

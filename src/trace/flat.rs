@@ -1,4 +1,4 @@
-//! The flat event CSV: `op,id,size[,stream][,t_us]`, columns in any order, one event a line. Read and written.
+//! The flat event CSV: `op,id,size[,stream][,t_us][,thread]`, columns in any order, one event a line. Read and written.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Write};
@@ -15,6 +15,7 @@ pub(super) struct Layout {
     size: Column,
     stream: Option<Column>,
     time: Option<Column>,
+    thread: Option<Column>,
 }
 
 impl Layout {
@@ -25,6 +26,7 @@ impl Layout {
             size: columns.find("size")?,
             stream: columns.find("stream"),
             time: columns.find("t_us"),
+            thread: columns.find("thread"),
         })
     }
 }
@@ -46,6 +48,9 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
         let time = layout
             .time
             .map_or(Ok(0), |column| row.number(column, limits::TIME_US))?;
+        if let Some(column) = layout.thread {
+            builder.in_thread(row.number(column, u64::MAX)?);
+        }
         if op.is_informational() {
             return builder.note(op, size, stream, time);
         }
@@ -76,8 +81,8 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
 }
 
 impl Trace {
-    /// Writes the trace as event CSV: `op,id,size,stream`, and `t_us` where it has time. Reading that gives the same
-    /// events.
+    /// Writes the trace as event CSV: `op,id,size,stream`, `t_us` where it has time, and `thread` where it names threads. Reading
+    /// that gives the same events.
     ///
     /// # Errors
     /// Those of the writer.
@@ -85,8 +90,9 @@ impl Trace {
         let mut writer = io::BufWriter::new(writer);
         writeln!(
             writer,
-            "op,id,size,stream{}",
-            if self.has_time() { ",t_us" } else { "" }
+            "op,id,size,stream{}{}",
+            if self.has_time() { ",t_us" } else { "" },
+            if self.threads() > 0 { ",thread" } else { "" }
         )?;
         for event in self.events() {
             write!(writer, "{},", event.op.letter())?;
@@ -98,6 +104,9 @@ impl Trace {
             write!(writer, ",{},{}", event.size, event.stream)?;
             if self.has_time() {
                 write!(writer, ",{}", event.time)?;
+            }
+            if self.threads() > 0 {
+                write!(writer, ",{}", event.thread)?;
             }
             writeln!(writer)?;
         }
@@ -168,6 +177,21 @@ mod tests {
     }
 
     #[test]
+    fn threads_are_counted_as_they_appear() {
+        let text = "op,id,size,stream,t_us,thread\na,0,64,0,0,0\na,1,512,0,1,1\nf,0,64,0,2,1\nf,1,512,0,3,2\n";
+        let trace = read(&text.replace(",1\n", ",7000\n")).unwrap();
+        let threads: Vec<u32> = trace.events().iter().map(|event| event.thread).collect();
+        assert_eq!(
+            (threads, trace.threads(), trace.is_history()),
+            (vec![0, 1, 1, 2], 3, true)
+        );
+        let mut written = Vec::new();
+        trace.write(&mut written).unwrap();
+        assert_eq!(String::from_utf8(written).unwrap(), text);
+        assert!(!read(EVERY_OP).unwrap().is_history());
+    }
+
+    #[test]
     fn the_header_gives_the_order_of_columns() {
         let trace = read("\u{feff}size,op_index,op,id\r\n512,7,a,40\r\n512,9,f,40\r\n").unwrap();
         let event = |op, time| Event {
@@ -176,6 +200,7 @@ mod tests {
             stream: 0,
             size: 512,
             time,
+            thread: 0,
         };
         assert_eq!(trace.events(), [event(Op::Alloc, 0), event(Op::Free, 1)]);
         assert!(!trace.has_time());

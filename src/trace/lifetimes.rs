@@ -121,6 +121,7 @@ mod tests {
             stream: 0,
             size,
             time,
+            thread: 0,
         };
         assert_eq!(
             trace.events(),

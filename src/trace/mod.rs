@@ -32,6 +32,8 @@ pub mod limits {
     pub const EVENTS: usize = 20_000_000;
     /// Streams of one trace.
     pub const STREAMS: usize = 4096;
+    /// Threads of one trace: a program that makes one for each piece of work has many.
+    pub const THREADS: usize = 1 << 20;
     /// Bytes of one block and of all blocks that are live together: 2^63 - 1.
     pub const BYTES: u64 = i64::MAX as u64;
     /// Microseconds that a trace lasts: 35 years.
@@ -82,6 +84,7 @@ pub struct Trace {
     has_time: bool,
     blocks: usize,
     streams: usize,
+    threads: usize,
 }
 
 impl Trace {
@@ -157,5 +160,17 @@ impl Trace {
     #[must_use]
     pub const fn streams(&self) -> usize {
         self.streams
+    }
+
+    /// How many threads the trace names: [`Event::thread`] is below this. 0 where it does not say which thread made a call.
+    #[must_use]
+    pub const fn threads(&self) -> usize {
+        self.threads
+    }
+
+    /// Whether this is a history of flagstone's: it names threads, and says when a freed block could be used again.
+    #[must_use]
+    pub fn is_history(&self) -> bool {
+        self.format == Format::Events && self.threads > 0
     }
 }

@@ -9,6 +9,7 @@ use super::{Builder, Damage, Format, Op, Problem, Trace, limits};
 
 /// Where the columns that matter stand.
 pub(super) struct Layout {
+    thread: Column,
     time: Column,
     action: Column,
     pointer: Column,
@@ -18,8 +19,8 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn find(columns: &Columns<'_>) -> Option<Self> {
-        columns.find("Thread")?;
         Some(Self {
+            thread: columns.find("Thread")?,
             time: columns.find("Time")?,
             action: columns.find("Action")?,
             pointer: columns.find("Pointer")?,
@@ -40,6 +41,7 @@ pub(super) fn read(name: &str, layout: &Layout, mut lines: Lines<impl BufRead>) 
         let time = clock.since_start(row.text(layout.time)?)?;
         let pointer = address("Pointer", row.text(layout.pointer)?)?;
         let size = row.number(layout.size, limits::BYTES)?;
+        builder.in_thread(row.number(layout.thread, u64::MAX)?);
         // Handles 0 and 1 both name the legacy default stream.
         let stream = match address("Stream", row.text(layout.stream)?)? {
             1 => 0,
@@ -148,8 +150,15 @@ mod tests {
              10,00:00:00:000007,free,0x7f00,2048,0xabc0\n",
         )
         .unwrap();
+        let threads: Vec<u32> = trace.events().iter().map(|event| event.thread).collect();
+        assert_eq!((threads, trace.threads()), (vec![0, 1, 0, 0, 0], 2));
+        let named: Vec<_> = trace
+            .events()
+            .iter()
+            .map(|event| Event { thread: 0, ..*event })
+            .collect();
         assert_eq!(
-            trace.events(),
+            named,
             [
                 event(Op::Alloc, 0, 0, 1024, 0),
                 event(Op::Free, 0, 0, 1024, 5),
@@ -161,6 +170,28 @@ mod tests {
         assert_eq!(
             (trace.format(), trace.has_time(), trace.blocks(), trace.streams()),
             (Format::RmmLog, true, 2, 2)
+        );
+    }
+
+    #[test]
+    fn reads_what_rmm_26_10_writes() {
+        let trace = read(
+            "1224,06:25:46.981341,allocate,0x7b2e15200000,1000,0\n\
+             1224,06:25:46.981546,allocate,0x7b2e95200000,5242880,0x5ea00000\n\
+             1224,06:25:46.981550,free,0x7b2e95200000,5242880,0x5ea00000\n\
+             1224,06:25:46.981672,allocate failure,(nil),1073741824,0\n\
+             1224,06:25:46.981680,free,0x7b2e15200000,1000,0\n",
+        )
+        .unwrap();
+        assert_eq!(
+            trace.events(),
+            [
+                event(Op::Alloc, 0, 0, 1000, 0),
+                event(Op::Alloc, 1, 1, 5_242_880, 205),
+                event(Op::Free, 1, 1, 5_242_880, 209),
+                event(Op::OutOfMemory, Event::NO_BLOCK, 0, 1_073_741_824, 331),
+                event(Op::Free, 0, 0, 1000, 339),
+            ]
         );
     }
 

@@ -5,11 +5,11 @@ import pickle
 import sys
 from pathlib import Path
 
-EVENTS = """op,id,size,stream,time_us
-a,0,1024,0,0
-a,1,2097152,1,5
-f,0,1024,0,9
-f,1,2097152,1,12
+EVENTS = """op,id,size,stream,t_us,thread
+a,0,1024,0,0,1
+a,1,2097152,1,5,2
+f,0,1024,0,9,1
+f,1,2097152,1,12,1
 """
 LIFETIMES = "id,lower,upper,size\n0,0,3,100\n1,1,2,4096\n"
 RMM = (

@@ -123,3 +123,64 @@ def test_pinned_memory_is_copied_to_the_device_without_a_wait(cupy, pool):
 def test_they_share_the_pool_of_the_process(cupy, numba_cuda, live):
     arrays = [cupy.empty(1000), numba_cuda.device_array(1000)]
     assert live() == len(arrays)
+
+
+def test_an_array_of_cupy_s_comes_back_as_a_view(cupy, live):
+    array = cupy.asarray(np.arange(1000, dtype=np.float32))
+    view = flagstone.as_buffer(array)
+    assert (view.ptr, view.nbytes, view.device, view.readonly) == (array.data.ptr, 4000, 0, False)
+    with pytest.raises(BufferError, match="one piece"):
+        flagstone.as_buffer(array[::2])
+    del array
+    gc.collect()
+    assert live() == 1, "the view holds the array's memory"
+    again = cupy.asarray(view).view(np.float32)
+    assert (again.get() == np.arange(1000)).all()
+    del again, view
+    gc.collect()
+    assert live() == 0
+
+
+def test_an_array_of_numba_s_is_of_the_pool_s_device(numba_cuda, pool, live):
+    array = numba_cuda.to_device(np.full(100, 3, np.int64))
+    view = flagstone.as_buffer(array, pool=pool)
+    assert (view.ptr, view.nbytes, view.device) == (array.device_ctypes_pointer.value, 800, 0)
+    del array
+    gc.collect()
+    assert live() == 1
+    del view
+    gc.collect()
+    assert live() == 0
+
+
+def test_a_buffer_of_cuda_core_s_comes_back_as_a_view(device):
+    buffer = device.allocate(4096, stream=device.default_stream)
+    view = flagstone.as_buffer(buffer)
+    assert (view.ptr, view.nbytes, view.device) == (int(buffer.handle), 4096, 0)
+
+
+@pytest.mark.parametrize("only", ["__dlpack__", "__cuda_array_interface__"])
+def test_the_stream_of_a_view_waits_for_the_array_s(cupy, only):
+    class Array:
+        device = 0
+
+        def __init__(self, array):
+            self._array = array
+
+        def __getattr__(self, name):
+            if name in (only, "__dlpack_device__"):
+                return getattr(self._array, name)
+            raise AttributeError(name)
+
+    own, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    with own:
+        array = cupy.empty(1000, dtype=np.uint8)
+        simcuda.hold(own.ptr)
+        array.data.memset_async(9, 1000)
+        simcuda.resume(own.ptr)
+        view = flagstone.as_buffer(Array(array), stream=other)
+    assert view.stream == other.ptr
+    host = np.zeros(1000, np.uint8)
+    cupy.cuda.runtime.memcpyAsync(host.ctypes.data, view.ptr, 1000, cupy.cuda.runtime.memcpyDeviceToHost, other.ptr)
+    other.synchronize()
+    assert (host == 9).all()

@@ -66,3 +66,53 @@ def take(capsule):
 def delete(structure):
     """Give the structure back to its producer."""
     structure.deleter(ctypes.addressof(structure))
+
+
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, [c_void_p, c_char_p, c_void_p]
+
+
+_lent = set()
+
+
+class Producer:
+    """An array of another library, whose structure says what is wanted; `deleted` counts how often it came back."""
+
+    def __init__(self, data, shape, strides=None, *, device=(CPU, 0), dtype=(1, 8, 1), offset=0, version=None, flags=0):
+        self.device, self.version, self.deleted, self.streams = device, version, 0, []
+        self._shape = (c_int64 * len(shape))(*shape) if shape is not None else None
+        self._strides = (c_int64 * len(strides))(*strides) if strides is not None else None
+        self._deleter = Deleter(self._delete)
+        tensor = Tensor(
+            data,
+            Device(*device),
+            len(shape) if shape is not None else 1,
+            DataType(*dtype),
+            ctypes.cast(self._shape, POINTER(c_int64)),
+            ctypes.cast(self._strides, POINTER(c_int64)),
+            offset,
+        )
+        if version is None:
+            self._structure = Managed(tensor, None, self._deleter)
+        else:
+            self._structure = Versioned(*version, None, self._deleter, flags, tensor)
+
+    def _delete(self, _structure):
+        self.deleted += 1
+        _lent.discard(self)
+
+    def capsule(self):
+        """Return a capsule over the structure, which stays until its deleter is called."""
+        _lent.add(self)
+        name = b"dltensor" if self.version is None else b"dltensor_versioned"
+        # The bytes are constants of this function, so the name lives as long as the capsule.
+        return _new(ctypes.addressof(self._structure), name, None)
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, *, stream=None, **versions):
+        if versions and self.version is None:
+            raise TypeError("what was before DLPack 1.0 knows no versions")
+        self.streams.append(stream)
+        return self.capsule()

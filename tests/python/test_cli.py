@@ -12,6 +12,7 @@ import pytest
 import flagstone
 
 TRACE = Path(__file__).parents[2] / "benches/traces/gpt_variable_length.csv.gz"
+BENCHES = ("latency", "holes", "rmm-random", "history", "threads", "producer-consumer")
 COMMANDS = ("info", "demo", "replay", "report", "top", "bench")
 
 
@@ -234,12 +235,12 @@ def test_a_bench_that_cannot_have_its_memory_says_so_in_a_line(cli):
 
 
 @pytest.mark.skipif(flagstone._core.devices()[0]["backend"] == "cuda", reason="there is a CUDA device here")
-@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random", "threads", "producer-consumer"])
+@pytest.mark.parametrize("name", BENCHES)
 def test_a_bench_without_its_device_says_why(cli, name):
     assert "CUDA" in cli("bench", name, "--quick", "--backend", "cuda", status=1).stderr
 
 
-@pytest.mark.parametrize("name", ["latency", "holes", "rmm-random", "threads", "producer-consumer"])
+@pytest.mark.parametrize("name", BENCHES)
 def test_bench(report, name):
     result = report("bench", name, "--quick", "--backend", "sim")
     assert result["bench"] == name
@@ -252,6 +253,9 @@ def test_bench(report, name):
         assert row["threads"] >= 1
         unit = {"rmm-random": "step", "producer-consumer": "block"}.get(name, "pair")
         assert row[f"ns_per_{unit}"] > 0
+    if name == "history":
+        assert [row["case"] for row in result["rows"]] == ["none is recorded", "recorded", "recorded with stacks"]
+        assert all(row["ns_per_python_call"] >= 0 for row in result["rows"])
     if name == "rmm-random":
         assert {row["failures"] for row in result["rows"]} == {0}
     if name == "producer-consumer":

@@ -7,6 +7,8 @@ import opentelemetry.sdk.metrics as sdk
 import pytest
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as strictly
 from prometheus_client.parser import text_string_to_metric_families
 
 import flagstone
@@ -88,6 +90,26 @@ def test_prometheus_has_histograms_of_hits_and_misses(pool, what):
     assert bounds[0] == 2e-9
     assert bounds[-1] == float("inf")
     assert len(bounds) == len(pool.stats().miss_times)
+    samples, stats = scrape(registry), pool.stats()
+    assert samples[f"flagstone_{what}_seconds_count",].value == counts[-1]
+    assert samples[f"flagstone_{what}_seconds_sum",].value == getattr(stats, f"{what}_nanoseconds") / 1e9
+    # Each time is at least the least of its range.
+    least = sum(count << place for place, count in enumerate(getattr(stats, f"{what}_times")))
+    assert least <= getattr(stats, f"{what}_nanoseconds") + counts[-1] < 3 * least
+
+
+def test_all_of_it_keeps_the_rules_of_openmetrics(pool):
+    """The parser refuses names without their units, counters without `_total`, and histograms that do not add up."""
+    registry = CollectorRegistry()
+    registry.register(Collector({"mine": pool}))
+    families = {family.name: family for family in strictly(openmetrics(registry).decode())}
+    assert families.keys() == {family.name for family in registry.collect()}
+    for name, family in families.items():
+        assert re.fullmatch(r"flagstone(_[a-z]+)+", name)
+        assert family.type in {"counter", "gauge", "histogram"}
+        assert family.documentation.endswith(".")
+        assert all(sample.labels.keys() >= {"pool", "device"} for sample in family.samples)
+        assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info")), "these are suffixes of samples"
 
 
 def test_a_second_collector_in_a_registry_is_refused(pool):
@@ -129,6 +151,20 @@ def test_opentelemetry_reads_what_stats_says(pool):
     pool.alloc_raw(MIB)
     (point,), _ = collect(reader)["flagstone.allocations"]
     assert point.value == 3
+    provider.shutdown()
+
+
+def test_names_and_units_are_those_of_opentelemetry(pool):
+    reader = InMemoryMetricReader()
+    provider = sdk.MeterProvider([reader])
+    observe(provider.get_meter("flagstone", flagstone.__version__), {"mine": pool})
+    for name, (points, metric) in collect(reader).items():
+        assert re.fullmatch(r"flagstone(\.[a-z][a-z_]*)+", name)
+        assert re.fullmatch(r"By|s|\{[a-z]+\}", metric.unit), "UCUM"
+        assert metric.description.endswith(".")
+        for point in points:
+            assert all(re.fullmatch(r"flagstone\.[a-z]+", key) for key in point.attributes)
+            assert point.value >= 0
     provider.shutdown()
 
 
@@ -177,4 +213,6 @@ def test_the_page_has_every_metric():
     registry.register(Collector({"mine": flagstone.Pool(backend="sim", limit=MIB)}))
     names = {sample.name for family in registry.collect() for sample in family.samples}
     assert [name for name, _ in told] == [metric.name for metric in METRICS]
-    assert {name for _, name in told} == {name for name in names if not name.endswith("_seconds_bucket")}
+    histograms = {f"flagstone_{what}_seconds_{part}" for what in ("hit", "miss") for part in ("bucket", "count", "sum")}
+    assert {name for _, name in told} == names - histograms
+    assert histograms < names

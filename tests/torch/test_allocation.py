@@ -166,3 +166,50 @@ def test_emptying_the_cache_unmaps_nothing_under_queued_work():
         torch.cuda.empty_cache()
     assert [torch.cuda.memory_reserved(device) for device in (0, 1)] == [0, 0]
     assert simcuda.violations() == []
+
+
+@pytest.mark.parametrize("way", ["from_dlpack", "as_buffer"])
+def test_a_tensor_is_lent_as_bytes(way):
+    tensor = torch.arange(1000, device="cuda", dtype=torch.float32)
+    view = getattr(flagstone, way)(tensor)
+    assert (view.ptr, view.nbytes, view.device, view.readonly) == (tensor.data_ptr(), 4000, 0, False)
+    address = tensor.data_ptr()
+    del tensor
+    assert stats().live_blocks == 1, "the view holds the tensor's memory"
+    assert torch.as_tensor(view, device="cuda").data_ptr() == address
+    del view
+    gc.collect()
+    assert stats().live_blocks == 0
+
+
+def test_a_tensor_that_is_no_buffer_is_refused():
+    tensor = torch.ones(10, 10, device="cuda")
+    with pytest.raises(BufferError, match="one piece"):
+        flagstone.as_buffer(tensor.t())
+    with pytest.raises(BufferError, match="gradient"):
+        flagstone.as_buffer(tensor.requires_grad_())
+    with pytest.raises(BufferError, match="on the host, and the pool on device 0"):
+        flagstone.as_buffer(torch.ones(10), pool=flagstone.torch.pool(0))
+
+
+def test_a_view_is_used_on_the_stream_that_waits():
+    own, other = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(own):
+        tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+        simcuda.hold(own.cuda_stream)
+        tensor.fill_(7)
+        simcuda.resume(own.cuda_stream)
+        view = flagstone.as_buffer(tensor, stream=other)
+    assert view.stream == other.cuda_stream
+    with torch.cuda.stream(other):
+        copied = torch.as_tensor(view, device="cuda").clone()
+    flagstone.torch.pool(0).record_stream(view, other)
+    del tensor, view
+    torch.cuda.synchronize()
+    assert copied.numel() == 1 << 20
+
+
+def test_a_tensor_of_the_host_is_lent_too():
+    tensor = torch.arange(8, dtype=torch.int64)
+    view = flagstone.from_dlpack(tensor)
+    assert (view.ptr, view.nbytes, view.device) == (tensor.data_ptr(), 64, None)

@@ -3,6 +3,7 @@
 import pickle
 import sys
 import tempfile
+import threading
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from simcuda import MIB
 from torch.cuda import _memory_viz, memory
 
 import flagstone.torch
-from flagstone import _core
+from flagstone import _core, history
 from flagstone.report import build
 from flagstone.torch import _history
 
@@ -155,6 +156,44 @@ def test_any_device_of_a_snapshot_can_be_shown_and_replayed():
         with pytest.raises(flagstone.TraceError, match="no history of device 2"):
             _core.Trace(file.name, 2)
     assert len(kept) == 4
+
+
+def test_a_run_that_is_replayed_holds_as_much(tmp_path):
+    """Two threads train in turn, each on a stream of its own, with batches from a third stream; torch's own threads
+    free what these allocated."""
+    pool = flagstone.torch.pool(0)
+    side, one_at_a_time = torch.cuda.Stream(), threading.Lock()
+
+    def train():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            weights = [torch.nn.Parameter(torch.empty(512, device="cuda")) for _ in range(6)]
+            optimizer = torch.optim.Adam(weights)
+            for rows in (2048, 8192, 4096, 16384):
+                with one_at_a_time:
+                    with torch.cuda.stream(side):
+                        batch = torch.empty(rows, 512, device="cuda")
+                    torch.cuda.current_stream().wait_stream(side)
+                    batch.record_stream(torch.cuda.current_stream())
+                    result = batch
+                    for weight in weights:
+                        result = torch.nn.functional.gelu(result * weight)
+                    result.square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+    with history.record(pool):
+        threads = [threading.Thread(target=train) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    recorded, held = pool.history(), pool.stats().peak_reserved_bytes
+    assert len({event.thread for event in recorded.events}) > 2
+    assert {"use", "free_waiting"} < {event.action for event in recorded.events}
+    recorded.save(f"{tmp_path}/run.csv")
+    report = _core.replay(_core.Trace(f"{tmp_path}/run.csv"))
+    assert (report["errors"], report["peak_live_bytes"]) == (0, recorded.peak_requested_bytes())
+    assert report["peak_reserved_bytes"] == pytest.approx(held, rel=0.01)
 
 
 def test_without_stacks_where_somebody_else_profiles():

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 
 from flagstone import _core
-from flagstone.cli import fragmentation, loader_bench, simulation, threads_bench, torch_bench
+from flagstone.cli import fragmentation, history_bench, loader_bench, simulation, threads_bench, torch_bench
 from flagstone.cli.instructions import instructions_per_pair
 from flagstone.cli.output import Commands, Progress, add_json, print_json, size, table
 from flagstone.cli.replay import LAG_HELP, milliseconds, positive
@@ -30,6 +30,7 @@ _WHAT = {
     "latency": "a pair, by size",
     "holes": "a pair behind many free blocks",
     "rmm-random": "RMM's random_allocations",
+    "history": "a pair while a history is recorded",
     "threads": "pairs in 1 to 8 threads",
     "producer-consumer": "blocks that one thread allocates and another frees",
     "torch": "pairs and tensors under torch, by allocator",
@@ -211,6 +212,7 @@ _BENCHES: dict[str, Callable[[bool, Say], list[Row]]] = {
     "latency": _latency,
     "holes": _holes,
     "rmm-random": _random,
+    "history": history_bench.rows,
     "threads": threads_bench.threads,
     "producer-consumer": threads_bench.producer_consumer,
 }

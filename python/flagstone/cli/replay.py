@@ -28,12 +28,15 @@ def add_parser(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--lag",
         type=milliseconds,
-        default=5.0,
         metavar="MS",
-        help=LAG_HELP,
+        help=f"{LAG_HELP[:-1]}, of a flagstone history 0)",
     )
     parser.add_argument(
-        "--threads", type=positive, default=1, metavar="N", help="with more than 1, all but the first free (default: 1)"
+        "--threads",
+        type=positive,
+        default=0,
+        metavar="N",
+        help="one thread allocates, and with more than 1 the others free (default: the threads of the recording)",
     )
     parser.add_argument(
         "--conf", action="append", default=[], metavar="KEY:VALUE", help="a setting of the pool, as limit:2GiB"

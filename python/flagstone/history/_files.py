@@ -30,25 +30,26 @@ def _open(path: str) -> IO[str]:
 
 
 def _write_trace(history: History, file: IO[str]) -> None:
-    file.write("op,id,size,stream,t_us\n")
-    file.writelines(f"{op},{block},{size},{stream},{time}\n" for op, block, size, stream, time in trace(history))
+    file.write("op,id,size,stream,t_us,thread\n")
+    for row in trace(history):
+        file.write(",".join(map(str, row)) + "\n")
 
 
 _NOTES = {"map": "m", "unmap": "u", "oom": "o"}
 
 
-def trace(history: History) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield the rows of the event CSV: operation, block, bytes, stream, microseconds."""
+def trace(history: History) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Yield the rows of the event CSV: operation, block, bytes, stream, microseconds, thread."""
     start = history.events[0].time_ns if history.events else 0
     live: dict[int, int] = {}
     waiting: dict[int, int] = {}
     count = 0
     for event in history.live_before():
         live[event.address] = count
-        yield "p", count, event.requested, event.stream, 0
+        yield "p", count, event.requested, event.stream, 0, event.thread
         count += 1
     for event in history.events:
-        row = event.requested, event.stream, (event.time_ns - start) // 1000
+        row = event.requested, event.stream, (event.time_ns - start) // 1000, event.thread
         if event.action == "alloc":
             live[event.address] = count
             yield "a", count, *row
@@ -79,8 +80,10 @@ def _write_rmm(history: History, file: IO[str]) -> None:
             time = datetime.fromtimestamp(event.time_ns // 10**9, timezone.utc).strftime("%H:%M:%S")
             micros = event.time_ns // 1000 % 10**6
             pointer = "(nil)" if event.action == "oom" else hex(event.address)
+            # As C++ writes a pointer that is null.
+            stream = hex(event.stream) if event.stream else "0"
             action = _RMM_ACTIONS[event.action]
-            file.write(f"{event.thread},{time}.{micros:06},{action},{pointer},{event.requested},{event.stream:#x}\n")
+            file.write(f"{event.thread},{time}.{micros:06},{action},{pointer},{event.requested},{stream}\n")
 
 
 def _write_chrome(history: History, file: IO[str]) -> None:

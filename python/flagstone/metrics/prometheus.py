@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {"By": "_bytes", "s": "_seconds"}
 _LABELS = ("pool", "device")
-_TIMES: tuple[tuple[str, str, Callable[[Stats], tuple[int, ...]]], ...] = (
-    ("hit", "Time of one in 1,024 of the allocations that a magazine met.", attrgetter("hit_times")),
-    ("miss", "Time of allocations that no list of ready blocks could meet.", attrgetter("miss_times")),
+_TIMES: tuple[tuple[str, str, Callable[[Stats], tuple[tuple[int, ...], int]]], ...] = (
+    ("hit", "Time of one in 1,024 of the allocations that a magazine met.", attrgetter("hit_times", "hit_nanoseconds")),
+    (
+        "miss",
+        "Time of allocations that no list of ready blocks could meet.",
+        attrgetter("miss_times", "miss_nanoseconds"),
+    ),
 )
+"""Histograms: how often each time was seen, and the sum of all."""
 
 
 class Collector(BaseCollector):
@@ -61,7 +66,8 @@ def _families(readings: Iterable[Reading]) -> Iterator[Family]:
     for name, description, of in _TIMES:
         times = HistogramMetricFamily(f"{NAMESPACE}_{name}_seconds", description, labels=_LABELS)
         for reading in readings:
-            times.add_metric(_labels(reading), _buckets(of(reading.stats)), sum_value=None)
+            counts, nanoseconds = of(reading.stats)
+            times.add_metric(_labels(reading), _buckets(counts), sum_value=nanoseconds / 1e9)
         yield times
 
 

@@ -44,6 +44,7 @@ def build(
         "trace": trace.name,
         "format": trace.format,
         "placed_by": recording.placed_by,
+        "lag_ms": trace.lag_ms,
         "events": len(recording.rows),
         "peak_live_bytes": live,
         "peak_reserved_bytes": held,

@@ -27,7 +27,7 @@ _ACTIONS = {
     "segment_unmap": 4,
     "oom": 5,
 }
-ALLOC, FREE, FREED, MAP, UNMAP, _OOM = range(len(KINDS))
+ALLOC, FREE, FREED, MAP, UNMAP, OOM = range(len(KINDS))
 
 
 _FRAMES = 1000
@@ -192,37 +192,34 @@ def _live_before(rows: Sequence[Row], segments: Sequence[dict[str, Any]]) -> Ite
 
 
 def _from_trace(trace: _core.Trace) -> Recording:
-    """Replay a trace on a pool while its history is recorded, in the trace's time."""
-    device = _core.SimulatedDevice(capacity=1 << 44, backed=False)
-    pool = _core.Pool(device)
-    schedule = trace.schedule()
-    streams = [0, *(device.create_stream() for _ in range(schedule["streams"] - 1))]
-    for stream in streams[1:]:
-        pool.keep_stream(stream)
-    places: dict[int, tuple[int, int]] = {}
-    times = []
-    pool.start_history(8 * len(trace) + 1000)
-    for time, call, block, stream, number in schedule["steps"][: schedule["own_steps"]]:
-        if call == "alloc":
-            places[block] = pool.alloc_raw(number, streams[stream]), stream
-        elif call == "use":
-            pool.record_stream(places[block][0], streams[stream])
-            continue
-        else:
-            address, own = places.pop(block)
-            pool.free_raw(address, None if stream == own else streams[stream])
-        times.append(time // 1000)
-    pool.stop_history()
-    history = pool.history()
+    """Replay a trace as the table of settings does, while the pool's history is recorded, in the trace's time."""
+    history = _core.replay(trace, history=8 * len(trace) + 1000)["history"]
     if history.dropped:
         raise FlagstoneError(f"{trace.name} makes more events than can be shown; cut it into parts")
     recording = _from_snapshot(snapshot(history), history.device)
-    # What the pool does for a request comes before it, and has its time.
-    clock = iter(times)
-    now = next(clock, 0)
-    rows = []
+    schedule = trace.schedule()
+    failed: set[int] = set()
+    # What failed is not freed, and a use leaves no row.
+    calls = (
+        (time // 1000, block)
+        for time, call, block, *_ in schedule["steps"][: schedule["own_steps"]]
+        if call == "alloc" or (call == "free" and block not in failed)
+    )
+    now = 0
+    rows: list[Row] = []
+    waiting: list[Row] = []
     for row in recording.rows:
-        rows.append(row._replace(time_us=now))
-        if row.kind in (ALLOC, FREE):
-            now = next(clock, now)
+        if row.kind in (ALLOC, FREE, OOM):
+            call = next(calls, None)
+            if call is None:
+                break  # A replay frees what is left at its end, which the trace does not say.
+            now, block = call
+            if row.kind == OOM:
+                failed.add(block)
+            # What the pool does for a request comes before it, and has its time.
+            rows += [one._replace(time_us=now) for one in (*waiting, row)]
+            waiting.clear()
+        else:
+            waiting.append(row)
+    rows += [one._replace(time_us=now) for one in waiting]
     return Recording(rows, recording.stacks, recording.blocks, recording.memory, "flagstone")

@@ -661,7 +661,7 @@ document.title = `${data.trace}: flagstone report`;
 const cards = [
   ["live at most", bytes(live[mostLive])],
   ["held at most", bytes(held[mostHeld])],
-  ["utilisation", held[mostHeld] ? (live[mostLive] / held[mostHeld]).toFixed(3) : "–"],
+  ["live to held", held[mostHeld] ? (live[mostLive] / held[mostHeld]).toFixed(3) : "–"],
   ["idle when most was held", bytes(worst.idle)],
   ["events", count(EVENTS)],
   ["out of memory", count(kind.filter((one) => one === 5).length)],
@@ -675,6 +675,9 @@ element("cards").replaceChildren(
     return box;
   }),
 );
+element("lag").textContent = data.lag_ms
+  ? `The work behind an event is taken to be done ${data.lag_ms} ms later.`
+  : "The work behind an event is taken to be done at once.";
 element("fragmentation-text").textContent =
   `When most was held, ${bytes(worst.idle)} of ${bytes(worst.held)} were idle (${share(worst.idle, worst.held) || "0 %"}), in ` +
   `${count(worst.ranges)} ranges of at most ${bytes(worst.largest)}; ${bytes(worst.rounding)} were lost to rounding, and ` +

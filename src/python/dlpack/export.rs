@@ -1,8 +1,7 @@
-//! `DLPack`: hands a block of memory to another library without a copy.
+//! Hands a block of memory to another library without a copy.
 //!
-//! The structures are those of `dlpack.h` 1.0 and, for consumers that ask for no version, the unversioned ones before
-//! it. Each exported structure holds the block alive until its deleter is called, from whatever thread that may be;
-//! the deleter uses nothing of Python.
+//! Each exported structure holds the block alive until its deleter is called, from whatever thread that may be; the deleter
+//! uses nothing of Python.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::panic::{self, AssertUnwindSafe};
@@ -12,81 +11,13 @@ use std::sync::Arc;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::block::{Block, Export};
+use super::{
+    DataType, Device, DeviceType, Managed, ManagedVersioned, PLAIN, Tensor, UNSIGNED_INTEGER, VERSIONED, Version,
+};
+use crate::python::block::{Block, Export};
 
 /// The version that we write: 1.0 has the flags and the version field, and nothing later is used.
 const VERSION: Version = Version { major: 1, minor: 0 };
-const UNSIGNED_INTEGER: u8 = 1;
-
-/// Kinds of memory, with the numbers of `DLDeviceType`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-pub enum DeviceType {
-    /// Host memory, pinned here. `DLPack` has a name for pinned memory, which torch does not take.
-    Cpu = 1,
-    /// Memory of a CUDA device.
-    Cuda = 2,
-}
-
-impl DeviceType {
-    /// The device's number among those of its kind, for memory that belongs to a CUDA device.
-    pub fn ordinal(self, cuda: i32) -> i32 {
-        match self {
-            Self::Cpu => 0,
-            Self::Cuda => cuda,
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Version {
-    major: u32,
-    minor: u32,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Device {
-    kind: DeviceType,
-    ordinal: i32,
-}
-
-#[repr(C)]
-struct DataType {
-    code: u8,
-    bits: u8,
-    lanes: u16,
-}
-
-#[repr(C)]
-struct Tensor {
-    data: *mut c_void,
-    device: Device,
-    ndim: i32,
-    dtype: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
-}
-
-/// `DLManagedTensor`.
-#[repr(C)]
-struct Managed {
-    tensor: Tensor,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Self)>,
-}
-
-/// `DLManagedTensorVersioned`.
-#[repr(C)]
-struct ManagedVersioned {
-    version: Version,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    flags: u64,
-    tensor: Tensor,
-}
 
 /// One export: the structure that the consumer sees, what it points to, and the block that it holds.
 struct Exported<M> {
@@ -107,7 +38,7 @@ trait Layout: Sized {
 }
 
 impl Layout for Managed {
-    const NAME: &'static CStr = c"dltensor";
+    const NAME: &'static CStr = PLAIN;
     fn tensor(&mut self) -> &mut Tensor {
         &mut self.tensor
     }
@@ -127,7 +58,7 @@ impl Layout for Managed {
 }
 
 impl Layout for ManagedVersioned {
-    const NAME: &'static CStr = c"dltensor_versioned";
+    const NAME: &'static CStr = VERSIONED;
     fn tensor(&mut self) -> &mut Tensor {
         &mut self.tensor
     }
@@ -175,7 +106,7 @@ fn build<M: Layout>(py: Python<'_>, hold: Export, kind: DeviceType) -> PyResult<
             ptr::with_exposed_provenance_mut(block.ptr as usize)
         },
         device: Device {
-            kind,
+            kind: kind as i32,
             ordinal: kind.ordinal(block.pool.device()),
         },
         ndim: 1,
@@ -216,7 +147,7 @@ fn build<M: Layout>(py: Python<'_>, hold: Export, kind: DeviceType) -> PyResult<
 ///
 /// # Safety
 /// `managed` came from [`build`] and was not deleted yet.
-unsafe extern "C" fn delete<M: Layout>(managed: *mut M) {
+unsafe extern "C-unwind" fn delete<M: Layout>(managed: *mut M) {
     let Some(managed) = NonNull::new(managed) else { return };
     // SAFETY: the structure is live, and its context is the box around it that `build` leaked.
     let exported: *mut Exported<M> = unsafe { managed.as_ref() }.context().cast();
