@@ -92,7 +92,7 @@ def _from_interface(array: Any, consumer: int | None, pool: BasePool | None) -> 
             "the array names stream 0, which is ambiguous: 1 is the legacy default stream, 2 each thread's"
         )
     if producer is not None and consumer is not None:
-        _core.order_streams(pool or _pool(device), producer, consumer)
+        _core.order_streams(pool or _core.find_process_pool(device) or _pool(device), producer, consumer)
     return _core.view_memory(array, address or 0, itemsize * prod(shape), device, bool(readonly), consumer)
 
 
@@ -137,5 +137,5 @@ def _check_device(device: int | None, pool: BasePool) -> None:
 
 @cache
 def _pool(device: int) -> BasePool:
-    """Return a pool by which streams of a device are ordered; it holds no memory."""
-    return _core.Pool(device, backend="cuda")
+    """Return a pool by which streams of a device are ordered where there is none; it holds no memory."""
+    return _core.Pool(device, backend="cuda", reserve=0)

@@ -364,6 +364,7 @@ def test_a_trace_is_replayed(recorded, tmp_path):
         recorded.save(tmp_path / name)
         trace = _core.Trace(tmp_path / name)
         assert (trace.format, trace.blocks) == ("event CSV", 6)
+        assert (trace.lag_ms, _core.Trace.example().lag_ms) == (0, 5)
         report = _core.replay(trace)
         assert report["errors"] == 0
         assert report["peak_live_bytes"] == recorded.peak_requested_bytes()
