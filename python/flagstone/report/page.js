@@ -662,7 +662,7 @@ const cards = [
   ["live at most", bytes(live[mostLive])],
   ["held at most", bytes(held[mostHeld])],
   ["live to held", held[mostHeld] ? (live[mostLive] / held[mostHeld]).toFixed(3) : "–"],
-  ["idle when most was held", bytes(worst.idle)],
+  ["idle at that peak", bytes(worst.idle)],
   ["events", count(EVENTS)],
   ["out of memory", count(kind.filter((one) => one === 5).length)],
 ];
