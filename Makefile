@@ -87,6 +87,11 @@ mutants: | $(BIN)/python  ## The models again, each with a fault in the code tha
 	@.ci/need.sh cargo
 	$(BIN)/python tests/mutants/run.py
 
+.PHONY: invariants
+invariants: | $(BIN)/python  ## The tests of the invariants, each with a fault in the code that it must notice
+	@.ci/need.sh cargo
+	$(BIN)/python tests/mutants/run.py --invariants
+
 .PHONY: soak
 soak: SECONDS := 120
 soak: $(VENV)/.build  ## Everything at once under the checker, for SECONDS=120, and BENCHMARKS.md says what came of it
@@ -120,7 +125,7 @@ valgrind: build  ## Random calls of the C functions under valgrind
 	.ci/valgrind.sh $(BIN)/python
 
 .PHONY: proof
-proof:  ## Everything that looks for faults in memory safety and concurrency: loom, mutants, faults, fuzz, sanitize, valgrind, soak
+proof:  ## Everything that looks for faults in memory safety and concurrency: loom, mutants, invariants, faults, fuzz, sanitize, valgrind, soak
 	.ci/proof
 
 .PHONY: lint

@@ -145,6 +145,27 @@ fn every_wait_ends_and_the_error_says_so() {
 }
 
 #[test]
+fn a_block_waits_for_the_last_of_the_streams_that_use_it() {
+    let (sim, pool) = device("dependencies:off");
+    let users = [kept_stream(&sim, &pool), kept_stream(&sim, &pool)];
+    let block = pool.alloc(8 * MIB, LEGACY).expect("room");
+    for (user, ns) in users.into_iter().zip([1000, SECOND]) {
+        sim.launch(user, Work::new().reads(block, 8 * MIB).takes(ns))
+            .expect("live");
+        pool.record_stream(block, user).expect("live");
+    }
+    pool.free(block).expect("live");
+    sim.stream_synchronize(users[0]).expect("live");
+    let other = pool.alloc(8 * MIB, LEGACY).expect("room");
+    assert_ne!(other, block, "one stream still reads it");
+    assert_eq!(pool.stats().pending_blocks, 1);
+    sim.check_handout(other, 8 * MIB, LEGACY).expect("nobody else's");
+    sim.stream_synchronize(users[1]).expect("live");
+    assert_eq!(pool.alloc(8 * MIB, LEGACY).expect("room"), block);
+    sound(&sim, &pool);
+}
+
+#[test]
 fn a_pending_block_that_would_be_enough_is_waited_for() {
     let (sim, pool) = device("dependencies:off");
     let (own, side) = (kept_stream(&sim, &pool), kept_stream(&sim, &pool));

@@ -166,6 +166,34 @@ fn a_stream_that_others_took_for_gone_is_served_again() {
 }
 
 #[test]
+fn memory_of_a_stream_that_may_be_gone_stays_with_it() {
+    let (sim, pool) = device(GIB);
+    let mut live = Vec::new();
+    // More streams than arenas are made before those of nobody are looked for.
+    for number in 0..200 {
+        let stream = sim.stream_create(StreamKind::NonBlocking).expect("a stream");
+        let [kept, freed] = [(); 2].map(|()| pool.alloc(2 * MIB, stream).expect("there is room"));
+        for block in [kept, freed] {
+            sim.check_handout(block, 2 * MIB, stream).expect("nobody else's");
+            sim.launch(stream, Work::new().writes(block, 2 * MIB).takes(1_000_000_000))
+                .expect("live");
+        }
+        pool.free(freed).expect("live");
+        if number % 2 == 0 {
+            pool.free(kept).expect("live");
+        } else {
+            live.push((kept, stream));
+        }
+    }
+    for (block, stream) in live {
+        assert_eq!(pool.block(block).map(|info| info.stream), Some(stream));
+        pool.free(block).expect("live");
+    }
+    assert_eq!(pool.check(), Ok(()));
+    assert_eq!(sim.violations(), []);
+}
+
+#[test]
 fn both_handles_of_the_legacy_stream_are_one() {
     let (_, pool) = device(GIB);
     let block = pool.alloc(1000, Stream(1)).expect("there is room");

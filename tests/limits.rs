@@ -65,6 +65,20 @@ fn trimming_comes_as_near_to_its_target_as_the_pages_allow() {
 }
 
 #[test]
+fn trimming_waits_for_the_device() {
+    for settings in ["", "source:slabs", "source:driver_pool"] {
+        let (sim, pool) = device(1 << 30, settings);
+        let block = pool.alloc(40 * MIB, LEGACY).expect("room");
+        sim.launch(LEGACY, Work::new().writes(block, 40 * MIB).takes(1_000_000_000))
+            .expect("live");
+        pool.free(block).expect("live");
+        pool.trim(0).expect("the device can be waited for");
+        assert_eq!(reserved(&pool), 0);
+        sound(&sim, &pool);
+    }
+}
+
+#[test]
 fn the_largest_piece_of_memory_is_a_setting() {
     for (settings, pieces) in [
         ("", 1),
@@ -218,6 +232,29 @@ fn a_ceiling_bounds_what_is_idle() {
     );
     sound(&sim, &pool);
     free(&pool, small);
+}
+
+#[test]
+fn what_the_device_still_works_on_stays_also_above_the_ceiling() {
+    let (sim, pool) = device(1 << 30, "cache:0");
+    pool.alloc(500, LEGACY).expect("room");
+    let block = pool.alloc(40 * MIB, LEGACY).expect("room");
+    sim.launch(LEGACY, Work::new().writes(block, 40 * MIB).takes(1_000_000_000))
+        .expect("live");
+    pool.free(block).expect("live");
+    let held = reserved(&pool);
+    for bytes in [1000, 2000, 3000] {
+        // Each is a miss, which looks at what is idle.
+        pool.alloc(bytes, LEGACY).expect("room");
+        assert_eq!(reserved(&pool), held);
+        sound(&sim, &pool);
+    }
+    sim.ctx_synchronize().expect("no capture");
+    for bytes in [4000, 5000] {
+        pool.alloc(bytes, LEGACY).expect("room");
+    }
+    assert_eq!(reserved(&pool), held - 40 * MIB);
+    sound(&sim, &pool);
 }
 
 #[test]

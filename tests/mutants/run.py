@@ -1,12 +1,14 @@
-"""Checks the checks: each fault of list.txt, a line of the lock-free code made wrong, must make its model fail.
+"""Checks the checks: each fault of a list, a line of the code made wrong, must make its model or test fail.
 
-    python tests/mutants/run.py [TEXT ...]
+    python tests/mutants/run.py [--invariants] [TEXT ...]
 
+The faults of list.txt are in lock-free code, for models; with --invariants those of invariants.txt are for tests.
 One fault at a time is made in a copy of the tree; there is a copy for each of the machine's processors, up to four.
 With TEXTs only those faults whose file or model has one of them in its name. Fails where a fault goes unnoticed, where
 its text is not there (once, outside tests), or where the copy does not compile.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -22,13 +24,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "mutants"
 COPIES = min(len(os.sched_getaffinity(0)), 4)
-BUILD = ["cargo", "test", "--locked", "--lib", "--no-run", "--target-dir", "../target"]
-# In seconds: what a model may take, with a fault in it or without.
+# In seconds: what a model or a test may take, with a fault in it or without.
 PATIENCE = 120
 
 
 class Mutant(NamedTuple):
-    """One fault, and the models of which one must notice it."""
+    """One fault, and the models or tests of which one must notice it."""
 
     file: str
     old: str
@@ -57,12 +58,33 @@ def mutate(mutant: Mutant) -> str:
     return text.replace(mutant.old, mutant.new, 1)
 
 
+class Suite(NamedTuple):
+    """A list of faults, and what must notice them."""
+
+    faults: str
+    folder: str
+    flags: str
+
+    def targets(self, name: str) -> list[str]:
+        """What cargo builds for a model or test."""
+        return ["--lib"] if self is MODELS else ["--test", name.split()[0]]
+
+    def filters(self, name: str) -> list[str]:
+        """What is run of that."""
+        return [name] if self is MODELS else name.split()[1:]
+
+
+MODELS = Suite("list.txt", "target", "--cfg loom -A warnings")
+TESTS = Suite("invariants.txt", "tests", "-A warnings")
+
+
 class Copy:
     """A copy of the tree, and what was built of it beside it."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, suite: Suite) -> None:
+        self.suite = suite
         self.tree = FOLDER / str(number) / "tree"
-        self.target = FOLDER / str(number) / "target"
+        self.target = FOLDER / str(number) / suite.folder
 
     def update(self) -> None:
         """Brings the copy up to date. What has not changed keeps its time, so that it is not built again."""
@@ -75,46 +97,49 @@ class Copy:
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     copy.write_bytes(contents)
 
-    def build(self) -> str:
-        """Builds the models; where they are."""
-        environment = os.environ | {"RUSTFLAGS": "--cfg loom -A warnings", "CARGO_PROFILE_DEV_DEBUG": "0"}
-        built = subprocess.run(BUILD, cwd=self.tree, env=environment, check=False, capture_output=True, text=True)
+    def build(self, name: str) -> str:
+        """Builds what has a model or test; where that is."""
+        command = ["cargo", "test", "--locked", "--no-run", "--target-dir", str(self.target), *self.suite.targets(name)]
+        environment = os.environ | {"RUSTFLAGS": self.suite.flags, "CARGO_PROFILE_DEV_DEBUG": "0"}
+        built = subprocess.run(command, cwd=self.tree, env=environment, check=False, capture_output=True, text=True)
         found = re.search(r"Executable .*\((.*)\)", built.stderr)
         if built.returncode or not found:
             raise RuntimeError(f"the copy does not compile:\n{built.stderr}")
         return str(self.tree / found[1])
 
+    def passes(self, name: str, built: str) -> bool:
+        """Whether the models or tests that `name` means hold."""
+        environment = os.environ | {"RUST_BACKTRACE": "0"}
+        command = [built, *self.suite.filters(name)]
+        try:
+            ran = subprocess.run(
+                command, cwd=self.tree, env=environment, check=False, capture_output=True, text=True, timeout=PATIENCE
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{name} did not end in {PATIENCE} seconds") from None
+        if "running 0 tests" in ran.stdout:
+            raise RuntimeError(f"there is no {name}")
+        return ran.returncode == 0
+
     def notices(self, mutant: Mutant) -> bool:
-        """Whether the fault makes one of its models fail."""
+        """Whether the fault makes one of its models or tests fail."""
         file = self.tree / mutant.file
         sound = file.read_text()
         file.write_text(mutate(mutant))
         try:
-            return not passes(self.build(), mutant.model)
+            return not self.passes(mutant.model, self.build(mutant.model))
         finally:
             file.write_text(sound)
 
 
-def passes(models: str, name: str) -> bool:
-    """Whether the models whose path begins with `name` hold."""
-    environment = os.environ | {"RUST_BACKTRACE": "0"}
-    command = [models, name]
-    try:
-        ran = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=PATIENCE)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"{name} did not end in {PATIENCE} seconds") from None
-    if "running 0 tests" in ran.stdout:
-        raise RuntimeError(f"there is no model {name}")
-    return ran.returncode == 0
-
-
-def main(wanted: list[str]) -> int:
-    mutants = read_list((ROOT / "tests/mutants/list.txt").read_text())
+def main(suite: Suite, wanted: list[str]) -> int:
+    mutants = read_list((ROOT / "tests/mutants" / suite.faults).read_text())
     mutants = [mutant for mutant in mutants if not wanted or any(text in mutant.file + mutant.model for text in wanted)]
-    first, *others = copies = [Copy(number) for number in range(COPIES)]
+    first, *others = copies = [Copy(number, suite) for number in range(COPIES)]
     for copy in copies:
         copy.update()
-    models = first.build()
+    names = sorted({mutant.model for mutant in mutants})
+    built = {name: first.build(name) for name in names}
     for copy in others:
         if not copy.target.exists():
             # The libraries that all need are not built again.
@@ -124,7 +149,7 @@ def main(wanted: list[str]) -> int:
         free.put(copy)
 
     def sound(name: str) -> bool:
-        return passes(models, name)
+        return first.passes(name, built[name])
 
     def noticed(mutant: Mutant) -> bool:
         copy = free.get()
@@ -138,7 +163,6 @@ def main(wanted: list[str]) -> int:
         return noticed
 
     with ThreadPoolExecutor(COPIES) as workers:
-        names = sorted({mutant.model for mutant in mutants})
         for name, holds in zip(names, workers.map(sound, names), strict=True):
             if not holds:
                 sys.exit(f"{name} fails without a fault")
@@ -154,7 +178,11 @@ def main(wanted: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--invariants", action="store_true")
+    parser.add_argument("wanted", nargs="*")
+    chosen = parser.parse_args()
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main(TESTS if chosen.invariants else MODELS, chosen.wanted))
     except RuntimeError as error:
         sys.exit(str(error))
