@@ -29,8 +29,7 @@ pub struct Stats {
     /// Highest `allocated_bytes`: exact with one thread, and never too low. With several, at most 1 MiB a thread too high: blocks up
     /// to 1 MiB count as each has announced them, ahead of use.
     pub peak_allocated_bytes: u64,
-    /// Highest `active_bytes`, as exact; but with several threads a block can count as well that begins or ends to wait at that
-    /// moment.
+    /// Highest `active_bytes`, as exact as `peak_allocated_bytes`.
     pub peak_active_bytes: u64,
     /// Highest `reserved_bytes`, exact.
     pub peak_reserved_bytes: u64,

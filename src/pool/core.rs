@@ -179,16 +179,20 @@ impl Core {
         self.totals.pending.load(Relaxed)
     }
 
-    /// Bytes freed that wait, by this much more.
-    pub(crate) fn add_pending(&self, bytes: u64) {
-        self.totals.add_pending(bytes, self.owners());
-    }
-
     /// Counts a free by the calling thread, whose block goes elsewhere than into a magazine of its own.
     pub(crate) fn count_free(&self, block: &Block) {
         match Current::with(|current| current.any(self.number)).flatten() {
             Some(cache) => cache.count_free(&self.totals, block.units(), block.requested()),
             None => self.ledger.free(block, &self.totals),
+        }
+    }
+
+    /// As [`Self::count_free`], of a block that waits for other streams from now on.
+    pub(crate) fn count_waiting(&self, block: &Block) {
+        let (totals, counted) = (&self.totals, (block.units(), block.requested()));
+        match Current::with(|current| current.any(self.number)).flatten() {
+            Some(cache) => cache.count_waiting(totals, counted, self.owners()),
+            None => self.ledger.free_waiting(counted, totals, self.owners()),
         }
     }
 
@@ -368,7 +372,7 @@ impl Core {
 
     /// Counters over all threads, with a look at each size of each.
     pub(crate) fn sum(&self) -> Sum {
-        self.totals.sum(self.counters())
+        self.totals.sum(self.owners())
     }
 
     /// Lets the peaks begin again.

@@ -55,13 +55,14 @@ impl<D: Driver> Pool<D> {
             return Err(Error::DoubleFree { addr });
         }
         self.core.compare(block.requested(), size);
-        self.core.count_free(block);
         if !used && !waits {
+            self.core.count_free(block);
             self.note(Action::Free, block);
             self.poison_freed(block);
             put_away(&self.core, block);
             return Ok(());
         }
+        self.core.count_waiting(block);
         let mut uses = if used { self.uses.take(block) } else { Vec::new() };
         if let Some(also) = also {
             self.note_use(block, also.stream);
@@ -170,7 +171,6 @@ impl<D: Driver> Pool<D> {
         if self.driver.is_host(arena.stream()) {
             arena.patience.note_free(token());
         }
-        self.core.add_pending(block.bytes());
         self.waiting.fetch_add(1, Relaxed);
         let mut pending = lock(&self.pending);
         let recorded = if by_context { &[] } else { uses };

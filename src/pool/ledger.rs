@@ -55,6 +55,18 @@ impl Ledger {
         self.orphans.rest(level);
     }
 
+    /// The same of a block that waits for other streams from now on.
+    pub(super) fn free_waiting<'a>(
+        &self,
+        block: (u32, u64),
+        level: &Level,
+        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
+    ) {
+        let _lock = lock(&self.accounts);
+        self.orphans.free_waiting(level, block, owners);
+        self.orphans.rest(level);
+    }
+
     /// The arena's stream, or its private pool, is gone, and nobody uses the arena or a cache for it.
     pub(super) fn close<'a>(&self, arena: &Arena, caches: impl Iterator<Item = &'a Cache>) {
         let mut accounts = lock(&self.accounts);

@@ -19,7 +19,7 @@ impl<D: Driver> Pool<D> {
         let metadata = &self.core.metadata;
         let sum = self.core.sum();
         let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
-        let active = allocated + sum.pending;
+        let active = allocated + positive(sum.pending);
         let (mut segments, mut largest, mut reserved_large) = (0, 0, self.pages.spare_bytes());
         for arena in self.core.arenas_in_use() {
             let inner = arena.lock(metadata);

@@ -351,9 +351,19 @@ impl Cache {
 
     /// Counts a block that was given back and is in no magazine of this cache. The owner only.
     pub(crate) fn count_free(&self, totals: &Totals, units: u32, requested: u64) {
-        if self.own.counters.free(totals, units, requested) {
-            self.open();
-        }
+        self.own.counters.free(totals, units, requested);
+        self.open();
+    }
+
+    /// As [`Self::count_free`], of a block that waits for other streams from now on.
+    pub(crate) fn count_waiting<'a>(
+        &self,
+        totals: &Totals,
+        block: (u32, u64),
+        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
+    ) {
+        self.own.counters.free_waiting(totals, block, owners);
+        self.open();
     }
 
     /// Does what [`Counters::settle`] does, and says what that says. The owner only.

@@ -7,6 +7,7 @@
 use super::peaks::{Totals, Whose};
 use super::slots::{Classes, Number, Slots};
 use super::stock::{FOLD, Stock};
+use super::sums::Flows;
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +22,7 @@ pub(crate) const COUNTED: bool = !cfg!(feature = "uncounted");
 /// What was given out and given back so far.
 #[derive(Debug, Default)]
 #[repr(C)]
-struct Flow {
+pub(super) struct Flow {
     allocs: Number,
     /// Bytes as asked for, given out and given back.
     requested: Number,
@@ -34,7 +35,7 @@ struct Flow {
 #[repr(C)]
 pub(crate) struct Counters {
     pub(super) small: Stock,
-    flow: Flow,
+    pub(super) flow: Flow,
     pub(super) big: Stock,
     /// How many bytes more than it has the owner may announce of small blocks: a part of its thread's [`FOLD`].
     fold: AtomicI64,
@@ -48,29 +49,6 @@ pub(crate) struct Counters {
     in_vain: AtomicU64,
     pub(super) slots: Slots,
     pub(super) classes: Classes,
-}
-
-/// What is live at a moment, beside the allocated bytes of all blocks.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Live {
-    pub(crate) requested: i64,
-    pub(crate) blocks: i64,
-    /// Of large blocks.
-    pub(crate) large_allocated: i64,
-    pub(crate) large_requested: i64,
-    pub(crate) large_blocks: i64,
-}
-
-impl Live {
-    fn plus(self, other: Self) -> Self {
-        Self {
-            requested: self.requested + other.requested,
-            blocks: self.blocks + other.blocks,
-            large_allocated: self.large_allocated + other.large_allocated,
-            large_requested: self.large_requested + other.large_requested,
-            large_blocks: self.large_blocks + other.large_blocks,
-        }
-    }
 }
 
 impl Flow {
@@ -153,29 +131,59 @@ impl Counters {
         }
     }
 
-    /// A block was given back that is in no magazine of the owner's. Whether something was announced.
-    pub(crate) fn free(&self, totals: &Totals, units: u32, requested: u64) -> bool {
+    /// A block was given back that is in no magazine of the owner's. [`Self::open`] is next: the magazines have room for less.
+    pub(crate) fn free(&self, totals: &Totals, units: u32, requested: u64) {
+        self.give_back(units, requested);
+        self.tell_idle(totals, units);
+    }
+
+    /// As [`Self::free`], of a block that waits for other streams from now on.
+    pub(crate) fn free_waiting<'a>(
+        &self,
+        totals: &Totals,
+        (units, requested): (u32, u64),
+        owners: impl Iterator<Item = (&'a Self, Whose)> + Clone,
+    ) {
+        {
+            // Whoever looks for a peak finds the block given out or waiting, not both and not neither.
+            let no_look = totals.no_look();
+            self.give_back(units, requested);
+            totals.add_pending(size_class::bytes(units), &no_look);
+        }
+        self.tell_idle(totals, units);
+        if !totals.fits() {
+            totals.look_now(owners);
+        }
+    }
+
+    fn give_back(&self, units: u32, requested: u64) {
         let bytes = size_class::bytes(units) as i64;
-        // What stays announced of small blocks is enough for this one again, and for some more that come back.
-        let (stock, level, most, idle) = if units > CLASS_MAX {
+        if units > CLASS_MAX {
             self.slots.free(requested);
-            (&self.big, &totals.large, IDLE, 0)
+            self.big.change(-bytes);
         } else {
             self.flow.free(requested);
             // Relaxed, both: the owner's numbers.
-            let fold = self.fold.load(Relaxed);
-            if bytes > fold {
+            if bytes > self.fold.load(Relaxed) {
                 self.wish.store(bytes, Relaxed);
             }
+            self.small.change(-bytes);
+        }
+    }
+
+    /// Announces less after a block of so many units came back, where it is too much.
+    fn tell_idle(&self, totals: &Totals, units: u32) {
+        // What stays announced of small blocks is enough for this one again, and for some more that come back.
+        let (stock, level, most, idle) = if units > CLASS_MAX {
+            (&self.big, &totals.large, IDLE, 0)
+        } else {
+            let (bytes, fold) = (size_class::bytes(units) as i64, self.fold.load(Relaxed));
             (&self.small, &totals.small, fold, bytes.max(fold / 2).min(fold))
         };
-        stock.change(-bytes);
-        let tells = stock.idle() > most;
-        if tells {
+        if stock.idle() > most {
             stock.tell(level, idle);
             self.tune(totals);
         }
-        tells
     }
 
     /// Does what an allocation may ask for: announces it, looks for a new peak, and lets hits go on. Whether the other owners of
@@ -298,115 +306,10 @@ impl Counters {
         self.small.tune_small();
         self.big.tune(totals);
     }
-
-    /// What is live by all allocations and frees of this owner. Below 0 where it frees what others allocated.
-    fn live(&self) -> Live {
-        let (flow, large) = (self.flow.flows(), self.slots.flows());
-        let requested = |flows: &Flows| flows.requested.wrapping_sub(flows.returned) as i64;
-        let blocks = |flows: &Flows| flows.allocs.wrapping_sub(flows.frees) as i64;
-        let (large_requested, large_blocks) = (requested(&large), blocks(&large));
-        Live {
-            requested: requested(&flow) + large_requested,
-            blocks: blocks(&flow) + large_blocks,
-            large_allocated: self.big.live(),
-            large_requested,
-            large_blocks,
-        }
-    }
-}
-
-/// The bytes that all owners have given out and not got back.
-pub(crate) fn allocated<'a>(owners: impl Iterator<Item = &'a Counters>) -> i64 {
-    owners.map(|owner| owner.small.live() + owner.big.live()).sum()
-}
-
-/// How many blocks owners got back.
-pub(crate) fn count_frees<'a>(owners: impl Iterator<Item = &'a Counters>) -> u64 {
-    owners
-        .map(|owner| owner.flow.frees.get() + owner.slots.count_frees())
-        .sum()
-}
-
-pub(super) fn live<'a>(owners: impl Iterator<Item = &'a Counters>) -> Live {
-    owners.fold(Live::default(), |sum, owner| sum.plus(owner.live()))
-}
-
-impl Totals {
-    /// Bytes given out, or freed and waiting, now.
-    pub(crate) fn active_now<'a>(&self, owners: impl Iterator<Item = &'a Counters>) -> u64 {
-        let active = allocated(owners) + self.pending.load(Relaxed) as i64;
-        u64::try_from(active).unwrap_or(0)
-    }
-
-    /// The present values and peaks over all owners; exact when no thread is allocating or freeing.
-    pub(crate) fn sum<'a>(&self, owners: impl Iterator<Item = &'a Counters>) -> Sum {
-        let mut sum = Sum::default();
-        for owner in owners {
-            let large = owner.slots.flows();
-            sum.all.add(&owner.flow.flows());
-            sum.all.add(&large);
-            sum.large.add(&large);
-            sum.all.given += owner.classes.given();
-            sum.allocated += owner.small.live() + owner.big.live();
-            sum.live = sum.live.plus(owner.live());
-        }
-        // What came back is what was given out and is not live.
-        sum.large.freed = sum.large.given.wrapping_sub(sum.live.large_allocated as u64);
-        sum.all.freed = sum.all.given.wrapping_sub(sum.allocated as u64);
-        sum.pending = self.pending.load(Relaxed);
-        (sum.peak_allocated, sum.peak) = (self.peak.load(Relaxed), self.peak_live());
-        // A block that is being given out at this moment may not have been looked at.
-        if sum.allocated > sum.peak_allocated {
-            (sum.peak_allocated, sum.peak) = (sum.allocated, sum.live);
-        }
-        let active = sum.allocated + sum.pending as i64;
-        sum.peak_active = self.active_peak.load(Relaxed).max(sum.peak_allocated).max(active);
-        sum
-    }
-}
-
-/// Counters added up over all owners.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Sum {
-    pub(crate) allocated: i64,
-    pub(crate) live: Live,
-    pub(crate) pending: u64,
-    pub(crate) peak_allocated: i64,
-    /// What was live when `allocated` was `peak_allocated`.
-    pub(crate) peak: Live,
-    pub(crate) peak_active: i64,
-    /// What was given out and given back so far, of all blocks and of the large ones.
-    pub(crate) all: Flows,
-    pub(crate) large: Flows,
-}
-
-/// What was given out and given back so far.
-#[derive(Debug, Default, Clone, Copy)]
-pub(crate) struct Flows {
-    pub(crate) allocs: u64,
-    pub(crate) frees: u64,
-    /// Bytes as asked for, given out and given back.
-    pub(crate) requested: u64,
-    pub(crate) returned: u64,
-    /// Bytes given out, rounded.
-    pub(super) given: u64,
-    /// Bytes given back, rounded.
-    pub(crate) freed: u64,
-}
-
-impl Flows {
-    fn add(&mut self, flows: &Self) {
-        self.allocs += flows.allocs;
-        self.frees += flows.frees;
-        self.requested += flows.requested;
-        self.returned += flows.returned;
-        self.given += flows.given;
-        self.freed += flows.freed;
-    }
 }
 
 impl Flow {
-    fn flows(&self) -> Flows {
+    pub(super) fn flows(&self) -> Flows {
         Flows {
             allocs: self.allocs.get(),
             frees: self.frees.get(),

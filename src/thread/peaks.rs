@@ -10,7 +10,8 @@
 //!   far as the level may rise, or, beside other threads, as far as it has been before. So with one thread the peak is exact.
 
 use super::barrier;
-use super::counters::{Counters, Live, live};
+use super::counters::Counters;
+use super::sums::Live;
 use crate::sync::atomic::{AtomicI64, AtomicU64, fence};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -39,7 +40,7 @@ pub(crate) struct Totals {
     /// The most bytes given out, with what was live then.
     pub(super) peak: AtomicI64,
     peak_live: [AtomicI64; 5],
-    /// Bytes freed that wait for other streams.
+    /// Bytes freed that wait for other streams. Rises while nobody looks, and falls at any time.
     pub(crate) pending: AtomicU64,
     /// The most bytes given out and pending together.
     pub(super) active_peak: AtomicI64,
@@ -49,9 +50,11 @@ pub(crate) struct Totals {
     looking: Mutex<()>,
 }
 
-/// The bytes of large blocks that owners have given out and not got back.
-fn large<'a>(owners: impl Iterator<Item = (&'a Counters, Whose)>) -> i64 {
-    owners.map(|(owner, _)| owner.big.live()).sum()
+/// The bytes of large blocks that owners have given out and not got back, and how many of the owners are not this thread's.
+fn large<'a>(owners: impl Iterator<Item = (&'a Counters, Whose)>) -> (i64, usize) {
+    owners.fold((0, 0), |(bytes, others), (owner, whose)| {
+        (bytes + owner.big.live(), others + usize::from(whose != Whose::Mine))
+    })
 }
 
 /// From now on each large block that owners allocate is one to settle.
@@ -128,21 +131,27 @@ impl Totals {
         }
     }
 
+    /// As [`Self::look`], for whoever did not allocate.
+    pub(super) fn look_now<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
+        self.look(None, owners, false);
+    }
+
     /// Raises the peaks to what is given out at a moment of this call, if that is more than before. Owners were stopped.
     ///
     /// A large block that moves from one owner to another while they are added up counts twice. But until `looking` is free each
-    /// other thread can allocate one at most: of one sum more than there are others, at least one is of a time in which nobody
-    /// did, and is not above what was given out at its beginning.
+    /// owner can allocate one at most, one that is new as well, if its thread is another one. So of one sum more than such owners
+    /// were added up in the last, at least one is of a time in which nobody did: it is not above what was given out, and waited,
+    /// at its beginning.
     fn raise<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
-        let others = owners.clone().filter(|(_, whose)| *whose != Whose::Mine).count();
         let (mut allocated, mut active) = (i64::MAX, i64::MAX);
-        for _ in 0..=others {
-            // SeqCst, all: as in `room`. What waits both before and after, since a block may begin to wait, or end, meanwhile.
-            let before = self.pending.load(SeqCst);
-            let sum = self.small.load(SeqCst) + large(owners.clone());
-            allocated = allocated.min(sum);
-            active = active.min(sum + before.min(self.pending.load(SeqCst)) as i64);
-            if allocated <= self.peak.load(SeqCst) && active <= self.active_peak.load(SeqCst) {
+        for sums in 1.. {
+            // SeqCst, all: as in `room`. In this order: what ends to wait may be announced as small blocks next. Nothing begins to.
+            let small = self.small.load(SeqCst);
+            let pending = self.pending.load(SeqCst) as i64;
+            let (large, others) = large(owners.clone());
+            allocated = allocated.min(small + large);
+            active = active.min(small + pending + large);
+            if sums > others || (allocated <= self.peak.load(SeqCst) && active <= self.active_peak.load(SeqCst)) {
                 break;
             }
         }
@@ -152,7 +161,7 @@ impl Totals {
         }
         if allocated > self.peak.load(SeqCst) {
             self.peak.store(allocated, SeqCst);
-            self.note(live(owners.map(|(owner, _)| owner)));
+            self.note(Live::sum(owners.map(|(owner, _)| owner)));
         }
         barrier::both();
     }
@@ -172,6 +181,18 @@ impl Totals {
         }
     }
 
+    /// The most bytes given out.
+    pub(super) fn peak(&self) -> i64 {
+        // Relaxed, here and in the next two: read a moment late.
+        self.peak.load(Relaxed)
+    }
+
+    /// The most bytes given out, and freed and waiting.
+    pub(super) fn active_peak(&self) -> i64 {
+        self.active_peak.load(Relaxed)
+    }
+
+    /// What was live when [`Self::peak`] was.
     pub(super) fn peak_live(&self) -> Live {
         let [requested, blocks, large_allocated, large_requested, large_blocks] =
             std::array::from_fn(|place| self.peak_live[place].load(Relaxed));
@@ -184,14 +205,11 @@ impl Totals {
         }
     }
 
-    /// Bytes freed that wait, by this much more.
-    pub(crate) fn add_pending<'a>(&self, bytes: u64, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
-        // SeqCst: as in `room`.
+    /// More bytes wait: as [`Counters::free_waiting`] says, and then [`Self::look_now`] where they do not fit.
+    pub(super) fn add_pending(&self, bytes: u64, _no_look: &MutexGuard<'_, ()>) {
+        // SeqCst: as in `room`. Beside `sub_pending`.
         self.pending.fetch_add(bytes, SeqCst);
         barrier::both();
-        if !self.fits() {
-            self.look(None, owners, false);
-        }
     }
 
     /// Bytes freed that wait, by this much less.
@@ -209,7 +227,7 @@ impl Totals {
         self.peak.store(NOTHING, SeqCst);
         self.active_peak.store(NOTHING, SeqCst);
         barrier::both();
-        self.look(None, owners, false);
+        self.look_now(owners);
     }
 }
 
@@ -224,3 +242,6 @@ fn wait_a_moment() {
 /// Turns of [`wait_a_moment`]: each takes tens of cycles.
 #[cfg(not(loom))]
 const MOMENT: u32 = 64;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

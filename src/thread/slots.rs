@@ -2,7 +2,8 @@
 //!
 //! These are numbers that only the owner writes and that nothing else is read through, so models (loom) look past them.
 
-use super::counters::{COUNTED, Flows};
+use super::counters::COUNTED;
+use super::sums::Flows;
 use crate::size_class::{self, CLASS_MAX};
 use crate::sync::length;
 use std::cell::UnsafeCell;

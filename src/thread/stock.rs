@@ -3,11 +3,12 @@
 use super::barrier;
 use super::counters::COUNTED;
 use super::peaks::Totals;
+use crate::size_class::{self, CLASS_MAX};
 use crate::sync::atomic::{AtomicI64, fence};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// How many bytes more than it has an owner may announce of small blocks.
-pub(crate) const FOLD: i64 = 1 << 20;
+/// How many bytes more than it has a thread may announce of small blocks: as many as the largest one has, 1 MiB.
+pub(crate) const FOLD: i64 = size_class::bytes(CLASS_MAX) as i64;
 /// `least` of a stock whose magazines take no block.
 const SHUT: i64 = i64::MAX;
 /// `most` of one whose every allocation is one to settle.

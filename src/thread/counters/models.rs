@@ -3,6 +3,7 @@
 //!
 //! Loom takes a `SeqCst` read-modify-write for a weaker one: there is a fence beside each, [`barrier::both`](super::super::barrier::both).
 
+use super::super::sums::allocated;
 use super::*;
 use crate::sync::atomic::fence;
 use crate::sync::meet;
@@ -16,6 +17,8 @@ const SMALL: u64 = size_class::UNIT;
 struct Shared {
     totals: Totals,
     owners: Vec<Counters>,
+    /// How many of them each thread has.
+    streams: usize,
 }
 
 impl Shared {
@@ -24,9 +27,15 @@ impl Shared {
     }
 
     fn of(owners: usize) -> Self {
+        Self::of_streams(owners, 1)
+    }
+
+    /// Owners of which each thread has so many.
+    fn of_streams(owners: usize, streams: usize) -> Self {
         Self {
             totals: Totals::default(),
             owners: (0..owners).map(|_| Counters::new(1 << 40)).collect(),
+            streams,
         }
     }
 
@@ -53,7 +62,14 @@ impl Shared {
     }
 
     fn owners(&self, me: usize) -> impl Iterator<Item = (&Counters, Whose)> + Clone {
-        let whose = move |owner: usize| if owner == me { Whose::Mine } else { Whose::Anothers };
+        let streams = self.streams;
+        let whose = move |owner: usize| {
+            if owner / streams == me / streams {
+                Whose::Mine
+            } else {
+                Whose::Anothers
+            }
+        };
         self.owners
             .iter()
             .enumerate()
@@ -79,6 +95,28 @@ impl Shared {
         big.take(big.room(LARGE).expect("there is room"));
     }
 
+    /// A block comes back that finds no room in the magazines.
+    fn give_back(&self, owner: usize, bytes: u64) {
+        self.owners[owner].free(&self.totals, size_class::units(bytes), bytes);
+    }
+
+    /// A small block as large as a thread's fold is given out and comes back, with what its thread announces within bounds.
+    fn rise_and_fall(&self, owner: usize) {
+        self.alloc(owner, FOLD as u64);
+        self.assert_fold();
+        self.give_back(owner, FOLD as u64);
+        self.assert_fold();
+    }
+
+    /// What the first thread has announced of small blocks beyond those that there are.
+    fn idle_small(&self) -> i64 {
+        self.owners[..self.streams].iter().map(|owner| owner.small.idle()).sum()
+    }
+
+    fn assert_fold(&self) {
+        assert!(self.idle_small() <= FOLD, "{} bytes are too much", self.idle_small());
+    }
+
     /// A hit of a small block.
     fn small_hit(&self, owner: usize) {
         if self.owners[owner].small.give(SMALL) {
@@ -90,8 +128,19 @@ impl Shared {
         self.owners[owner].settle(&self.totals, self.owners(owner));
     }
 
+    /// A large block comes back, and waits.
+    fn wait(&self, owner: usize) {
+        let block = (size_class::units(LARGE), LARGE);
+        self.owners[owner].free_waiting(&self.totals, block, self.owners(owner));
+        self.owners[owner].open();
+    }
+
     fn peak(&self) -> i64 {
-        self.totals.peak.load(Relaxed)
+        self.totals.peak()
+    }
+
+    fn active_peak(&self) -> i64 {
+        self.totals.active_peak()
     }
 
     fn allocated(&self) -> i64 {
@@ -124,7 +173,7 @@ fn owners_that_tell_at_once_lose_nothing() {
     let one = |shared: &Shared| shared.alloc(0, LARGE);
     let other = |shared: &Shared| shared.alloc(1, LARGE);
     meet(Shared::new, one, other, |shared, (), ()| {
-        let sum = shared.totals.sum(shared.owners.iter());
+        let sum = shared.totals.sum(shared.owners(0));
         assert_eq!((sum.allocated, sum.live.blocks), (2 * LARGE as i64, 2));
         assert_eq!(shared.peak(), sum.allocated);
         shared.assert_balanced();
@@ -186,22 +235,24 @@ fn others_allocate_one_block_at_most_while_all_are_added_up() {
     meet(make, two_blocks, keep, |_, (), (kept, later)| {
         assert!(later <= kept + 1, "{kept}, {later}");
     });
-    // How many were done whenever owners had been gone through: twice for those of this thread, to stop them, to count them, and
-    // to add them up.
+    // How many were done whenever owners had been gone through, and what the peak was: twice for those of this thread, to stop them,
+    // and to add them up. That is done again where the sum is a new peak.
     let look = |(shared, done): &(Shared, AtomicU64)| {
         let seen = RefCell::new(Vec::new());
         let owners = shared.owners(1).enumerate().inspect(|&(owner, _)| {
             if owner == 1 {
-                seen.borrow_mut().push(done.load(Relaxed));
+                seen.borrow_mut().push((done.load(Relaxed), shared.peak()));
             }
         });
-        shared.owners[1].alloc(size_class::units(LARGE), LARGE);
+        shared.owners[1].alloc(size_class::units(2 * LARGE), 2 * LARGE);
         shared.owners[1].settle(&shared.totals, owners.map(|(_, owner)| owner));
         seen.into_inner()
     };
     meet(make, two_blocks, look, |_, (), seen| {
-        if let [_, _, _, counted, added_up, ..] = seen[..] {
-            assert!(added_up <= counted + 1, "{seen:?}");
+        if let [_, _, _, (first, peak), (second, _), ..] = seen[..]
+            && peak < 2 * LARGE as i64
+        {
+            assert!(second <= first + 1, "{seen:?}");
         }
     });
 }
@@ -215,6 +266,29 @@ fn small_blocks_at_once_are_within_the_peak() {
     let other = |shared: &Shared| shared.small_hit(1);
     meet(Shared::new, one, other, |shared, (), ()| {
         shared.assert_within(2);
+    });
+}
+
+#[test]
+fn the_owners_of_a_thread_announce_a_fold_together() {
+    // The first two are one thread's. There is room below the peak, and the first one has announced all that it may.
+    let one_full = || {
+        let shared = Shared::of_streams(4, 2);
+        shared.alloc(2, 64 * LARGE);
+        shared.give_back(2, 64 * LARGE);
+        (0..2).for_each(|_| shared.rise_and_fall(0));
+        assert_eq!(shared.owners[0].small.idle(), FOLD);
+        shared
+    };
+    let other_stream = |shared: &Shared| shared.alloc(1, SMALL);
+    let other_thread = |shared: &Shared| shared.alloc(2, SMALL);
+    meet(one_full, other_stream, other_thread, |shared, (), ()| {
+        assert!(shared.idle_small() > 0, "nothing is announced to come");
+        // Each uses all that it has now.
+        (0..2).for_each(|owner| shared.rise_and_fall(owner));
+        // Now the second one asks for all of it, and the first one for its part again.
+        (0..2).for_each(|owner| shared.rise_and_fall(1 - owner));
+        shared.assert_balanced();
     });
 }
 
@@ -254,15 +328,63 @@ fn a_new_peak_is_seen_after_peaks_began_again() {
 }
 
 #[test]
-fn what_waits_is_counted_by_all() {
-    let stay = |shared: &Shared| shared.totals.add_pending(1024, shared.owners(0));
-    let come_and_go = |shared: &Shared| {
-        shared.totals.add_pending(512, shared.owners(1));
-        shared.totals.sub_pending(512);
+fn a_block_that_begins_to_wait_is_active_all_the_time() {
+    let one_live = || {
+        let shared = Shared::new();
+        shared.alloc(0, LARGE);
+        assert!(shared.owners[1].big.set_bound(1 << 40));
+        shared.owners[1].open();
+        shared
     };
-    meet(Shared::new, stay, come_and_go, |shared, (), ()| {
-        assert_eq!(shared.totals.active_now(shared.owners.iter()), 1024);
-        assert!(shared.totals.active_peak.load(Relaxed) >= 1024);
+    let wait = |shared: &Shared| shared.wait(0);
+    let pair = |shared: &Shared| {
+        shared.alloc(1, LARGE);
+        shared.free(1);
+    };
+    meet(one_live, wait, pair, |shared, (), ()| {
+        assert_eq!(shared.active_peak(), 2 * LARGE as i64);
+        shared.assert_balanced();
+    });
+}
+
+#[test]
+fn a_block_that_waits_and_is_given_out_again_counts_once() {
+    let one_live = || {
+        let shared = Shared::new();
+        shared.alloc(0, LARGE);
+        shared
+    };
+    let again = |shared: &Shared| {
+        shared.wait(0);
+        shared.totals.sub_pending(LARGE);
+        shared.alloc(0, LARGE);
+    };
+    let alloc = |shared: &Shared| shared.alloc(1, LARGE);
+    meet(one_live, again, alloc, |shared, (), ()| {
+        assert_eq!(
+            (shared.peak(), shared.active_peak()),
+            (2 * LARGE as i64, 2 * LARGE as i64)
+        );
+        shared.assert_balanced();
+    });
+}
+
+#[test]
+fn what_waits_is_counted_by_all() {
+    let both_live = || {
+        let shared = Shared::new();
+        shared.alloc(0, LARGE);
+        shared.alloc(1, LARGE);
+        shared
+    };
+    let stay = |shared: &Shared| shared.wait(0);
+    let come_and_go = |shared: &Shared| {
+        shared.wait(1);
+        shared.totals.sub_pending(LARGE);
+    };
+    meet(both_live, stay, come_and_go, |shared, (), ()| {
+        let active = shared.totals.active_now(shared.owners.iter());
+        assert_eq!((active, shared.active_peak()), (LARGE, 2 * LARGE as i64));
         shared.assert_balanced();
     });
 }

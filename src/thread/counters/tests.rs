@@ -1,5 +1,6 @@
 //! Counters and peaks step by step, of owners that one thread moves: values, peaks, and how often there is anything to do.
 
+use super::super::sums::{Live, Sum};
 use super::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -19,14 +20,14 @@ pub(in crate::thread) fn others_get_on() {
 }
 
 /// Owners, of which each thread has as many.
-struct Setting {
-    totals: Totals,
-    owners: Vec<Counters>,
+pub(in crate::thread) struct Setting {
+    pub(in crate::thread) totals: Totals,
+    pub(in crate::thread) owners: Vec<Counters>,
     streams: usize,
 }
 
 impl Setting {
-    fn new(threads: usize, streams: usize) -> Self {
+    pub(in crate::thread) fn new(threads: usize, streams: usize) -> Self {
         let owner = || {
             let owner = Counters::new(1 << 40);
             owner.big.set_bound(1 << 40);
@@ -40,7 +41,7 @@ impl Setting {
     }
 
     /// As this owner's thread sees them.
-    fn owners(&self, me: usize) -> impl Iterator<Item = (&Counters, Whose)> + Clone {
+    pub(in crate::thread) fn owners(&self, me: usize) -> impl Iterator<Item = (&Counters, Whose)> + Clone {
         let whose = move |owner: usize| {
             if owner / self.streams == me / self.streams {
                 Whose::Mine
@@ -55,7 +56,7 @@ impl Setting {
     }
 
     /// The owner with this number allocates: a hit, or not. Whether there was something to do about it.
-    fn alloc(&self, owner: usize, bytes: u64) -> bool {
+    pub(in crate::thread) fn alloc(&self, owner: usize, bytes: u64) -> bool {
         let (own, units, requested) = (&self.owners[owner], size_class::units(bytes), bytes - 1);
         let beyond = if requested % 3 == 0 {
             own.alloc(units, requested);
@@ -76,7 +77,7 @@ impl Setting {
     }
 
     /// It frees: a hit where there is room.
-    fn free(&self, owner: usize, bytes: u64) {
+    pub(in crate::thread) fn free(&self, owner: usize, bytes: u64) {
         let (own, units, requested) = (&self.owners[owner], size_class::units(bytes), bytes - 1);
         let large = units > CLASS_MAX;
         let stock = if large { &own.big } else { &own.small };
@@ -96,6 +97,13 @@ impl Setting {
         own.open();
     }
 
+    /// It frees a block that waits from now on.
+    pub(in crate::thread) fn wait(&self, owner: usize, bytes: u64) {
+        let own = &self.owners[owner];
+        own.free_waiting(&self.totals, (size_class::units(bytes), bytes - 1), self.owners(owner));
+        own.open();
+    }
+
     /// How many of a pair's two steps wanted something, which is at most one.
     fn pair(&self, owner: usize, bytes: u64) -> usize {
         let beyond = self.alloc(owner, bytes);
@@ -103,12 +111,12 @@ impl Setting {
         beyond.into()
     }
 
-    fn sum(&self) -> Sum {
-        self.totals.sum(self.owners.iter())
+    pub(in crate::thread) fn sum(&self) -> Sum {
+        self.totals.sum(self.owners(0))
     }
 }
 
-fn random(step: u64) -> u64 {
+pub(in crate::thread) fn random(step: u64) -> u64 {
     step.wrapping_mul(6_364_136_223_846_793_005) >> 33
 }
 

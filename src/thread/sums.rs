@@ -1,0 +1,144 @@
+//! What all owners have counted, added up.
+//!
+//! Owners are read one after the other, so a sum is exact while no thread allocates or frees: a block that moves from one to
+//! another meanwhile may count twice, or not at all.
+
+use super::counters::Counters;
+use super::peaks::{Totals, Whose};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What was given out and given back so far.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Flows {
+    pub(crate) allocs: u64,
+    pub(crate) frees: u64,
+    /// Bytes as asked for, given out and given back.
+    pub(crate) requested: u64,
+    pub(crate) returned: u64,
+    /// Bytes given out, rounded.
+    pub(super) given: u64,
+    /// Bytes given back, rounded.
+    pub(crate) freed: u64,
+}
+
+impl Flows {
+    fn add(&mut self, flows: &Self) {
+        self.allocs += flows.allocs;
+        self.frees += flows.frees;
+        self.requested += flows.requested;
+        self.returned += flows.returned;
+        self.given += flows.given;
+        self.freed += flows.freed;
+    }
+
+    /// Bytes as asked for that are live. Below 0 where an owner frees what others allocated, as the next.
+    fn live_requested(&self) -> i64 {
+        self.requested.wrapping_sub(self.returned) as i64
+    }
+
+    fn live_blocks(&self) -> i64 {
+        self.allocs.wrapping_sub(self.frees) as i64
+    }
+}
+
+/// What is live at a moment, beside the allocated bytes of all blocks.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Live {
+    pub(crate) requested: i64,
+    pub(crate) blocks: i64,
+    /// Of large blocks.
+    pub(crate) large_allocated: i64,
+    pub(crate) large_requested: i64,
+    pub(crate) large_blocks: i64,
+}
+
+impl Live {
+    /// Of one owner, by all its allocations and frees.
+    fn of(owner: &Counters) -> Self {
+        let (small, large) = (owner.flow.flows(), owner.slots.flows());
+        Self {
+            requested: small.live_requested() + large.live_requested(),
+            blocks: small.live_blocks() + large.live_blocks(),
+            large_allocated: owner.big.live(),
+            large_requested: large.live_requested(),
+            large_blocks: large.live_blocks(),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            requested: self.requested + other.requested,
+            blocks: self.blocks + other.blocks,
+            large_allocated: self.large_allocated + other.large_allocated,
+            large_requested: self.large_requested + other.large_requested,
+            large_blocks: self.large_blocks + other.large_blocks,
+        }
+    }
+
+    /// What all owners have.
+    pub(super) fn sum<'a>(owners: impl Iterator<Item = &'a Counters>) -> Self {
+        owners.fold(Self::default(), |sum, owner| sum.plus(Self::of(owner)))
+    }
+}
+
+/// The bytes that all owners have given out and not got back.
+pub(crate) fn allocated<'a>(owners: impl Iterator<Item = &'a Counters>) -> i64 {
+    owners.map(|owner| owner.small.live() + owner.big.live()).sum()
+}
+
+/// How many blocks owners got back.
+pub(crate) fn count_frees<'a>(owners: impl Iterator<Item = &'a Counters>) -> u64 {
+    owners
+        .map(|owner| owner.flow.flows().frees + owner.slots.count_frees())
+        .sum()
+}
+
+/// Counters added up over all owners.
+#[derive(Debug, Default, Clone, Copy)]
+pub(crate) struct Sum {
+    pub(crate) allocated: i64,
+    pub(crate) live: Live,
+    pub(crate) pending: i64,
+    pub(crate) peak_allocated: i64,
+    /// What was live when `allocated` was `peak_allocated`.
+    pub(crate) peak: Live,
+    pub(crate) peak_active: i64,
+    /// What was given out and given back so far, of all blocks and of the large ones.
+    pub(crate) all: Flows,
+    pub(crate) large: Flows,
+}
+
+impl Totals {
+    /// Bytes given out, or freed and waiting, now.
+    pub(crate) fn active_now<'a>(&self, owners: impl Iterator<Item = &'a Counters>) -> u64 {
+        let active = allocated(owners) + self.pending.load(Relaxed) as i64;
+        u64::try_from(active).unwrap_or(0)
+    }
+
+    /// The present values and peaks over all owners; exact when no thread is allocating or freeing. Values are at most the peaks.
+    pub(crate) fn sum<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) -> Sum {
+        let mut sum = Sum::default();
+        for (owner, _) in owners.clone() {
+            let large = owner.slots.flows();
+            sum.all.add(&owner.flow.flows());
+            sum.all.add(&large);
+            sum.large.add(&large);
+            sum.all.given += owner.classes.given();
+            sum.allocated += owner.small.live() + owner.big.live();
+        }
+        sum.live = Live::sum(owners.clone().map(|(owner, _)| owner));
+        sum.pending = self.pending.load(Relaxed) as i64;
+        // More than a peak: a block that is being given out was not looked at yet, or one that moved meanwhile counts twice.
+        if sum.allocated > self.peak() || sum.allocated + sum.pending > self.active_peak() {
+            self.look_now(owners);
+        }
+        (sum.peak_allocated, sum.peak) = (self.peak(), self.peak_live());
+        sum.peak_active = self.active_peak().max(sum.peak_allocated);
+        sum.allocated = sum.allocated.min(sum.peak_allocated);
+        sum.pending = sum.pending.min(sum.peak_active - sum.allocated);
+        // What came back is what was given out and is not live.
+        sum.large.freed = sum.large.given.wrapping_sub(sum.live.large_allocated as u64);
+        sum.all.freed = sum.all.given.wrapping_sub(sum.allocated as u64);
+        sum
+    }
+}
