@@ -65,6 +65,10 @@ class Stats:
 
     device: int
     """The device's ordinal."""
+    backend: str
+    """`"cuda"`, or `"sim"` for the simulated device."""
+    settings: str
+    """What the pool was made with, where not the default, as `FLAGSTONE_CONF` takes it: "limit:2GiB, remap:off"."""
     requested_bytes: int
     """Live bytes, as asked for."""
     allocated_bytes: int
@@ -83,8 +87,7 @@ class Stats:
     """The most that `allocated_bytes` was since `reset_peak`: exact while one thread uses the pool, and never too low.
     With several, at most 1 MiB a thread too high: blocks up to 1 MiB count as each has announced them, ahead of use."""
     peak_active_bytes: int
-    """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`; but with several threads
-    a block can count as well that begins or ends to wait at that moment."""
+    """The most that `active_bytes` was since `reset_peak`, as exact as `peak_allocated_bytes`."""
     peak_reserved_bytes: int
     """The most that `reserved_bytes` was since `reset_peak`, exact."""
     live_blocks: int
@@ -190,39 +193,14 @@ class Stats:
         return _time_below(self.miss_times, part)
 
     def __str__(self) -> str:
-        """Lay the numbers out as a table, for people and bug reports."""
-        from flagstone._text import size, table
+        """Lay all of it out as tables, about 100 columns wide at most, for people and bug reports.
 
-        rows = [
-            ("requested", size(self.requested_bytes), size(self.peak_requested_bytes)),
-            ("allocated", size(self.allocated_bytes), size(self.peak_allocated_bytes)),
-            ("active", size(self.active_bytes), size(self.peak_active_bytes)),
-            ("reserved", size(self.reserved_bytes), size(self.peak_reserved_bytes)),
-            ("cached", size(self.cached_bytes), ""),
-            ("  in magazines", size(self.magazine_bytes), ""),
-            ("  largest free range", size(self.largest_free_bytes), ""),
-            ("limit", "none" if self.limit is None else size(self.limit), ""),
-            ("live blocks", f"{self.live_blocks:,}", ""),
-            ("blocks that wait for streams", f"{self.pending_blocks:,}", ""),
-            ("allocations", f"{self.alloc_count:,}", ""),
-            ("frees", f"{self.free_count:,}", ""),
-            ("hits", f"{self.hit_count:,}", ""),
-            *_time_rows(self.hit_times),
-            ("misses", f"{self.miss_count:,}", ""),
-            *_time_rows(self.miss_times),
-            ("growths", f"{self.growth_count:,}", ""),
-            ("short of memory", f"{self.pressure_count:,}", ""),
-            *((f"  {step.name}", step.summary(), "") for step in self.steps if step.count),
-            ("out of memory", f"{self.out_of_memory_count:,}", ""),
-        ]
-        mistakes = (
-            ("frees of foreign pointers", self.invalid_free_count),
-            ("double frees", self.double_free_count),
-            ("frees with a wrong size", self.wrong_size_free_count),
-            ("failed driver calls", self.driver_error_count),
-        )
-        rows += [(name, f"{count:,}", "") for name, count in mistakes if count]
-        return table((f"device {self.device}", "now", "peak"), rows)
+        Bytes and blocks now, at the peak, all that there ever were, and what of it was given back, also by blocks up
+        to 1 MiB and larger ones; and what happened: hits, misses, waits, and each step taken for want of memory.
+        """
+        from flagstone._stats_table import text
+
+        return text(self)
 
 
 def _time_below(times: tuple[int, ...], part: float) -> int:
@@ -235,13 +213,6 @@ def _time_below(times: tuple[int, ...], part: float) -> int:
         if count and seen >= wanted:
             return 2 << place
     return 0
-
-
-def _time_rows(times: tuple[int, ...]) -> list[tuple[str, str, str]]:
-    from flagstone._text import duration
-
-    below = ((part, duration(_time_below(times, part) / 1000)) for part in (0.5, 0.99))
-    return [(f"  {100 * part:g} % of the timed below", time, "") for part, time in below] if any(times) else []
 
 
 @dataclass(frozen=True)

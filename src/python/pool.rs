@@ -186,7 +186,7 @@ impl BasePool {
     /// The pool's numbers, as `flagstone.stats.Stats`. Cheap. `ForkError` in a forked child.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         unforked()?;
-        stats::stats(py, &py.detach(|| self.pool.stats()))
+        stats::stats(py, &self.pool, &py.detach(|| self.pool.stats()))
     }
 
     /// Starts the peaks of `stats` anew from what is held now, for all threads.

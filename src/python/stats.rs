@@ -5,11 +5,19 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::attributes::set_fields;
 use super::ending;
+use crate::registry::AnyPool;
 use crate::stats::{GivenOut, LargeStats, Snapshot, SnapshotBlock, SnapshotSegment, Stats, StepTotal, Totals};
 
-/// `flagstone.stats.Stats`.
-pub fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
+/// `flagstone.stats.Stats` of a pool.
+pub fn stats<'py>(py: Python<'py>, pool: &AnyPool, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
     let fields = PyDict::new(py);
+    let settings: Vec<_> = pool
+        .config()
+        .changes()
+        .map(|(key, value)| format!("{key}:{value}"))
+        .collect();
+    fields.set_item("backend", pool.backend().name())?;
+    fields.set_item("settings", settings.join(", "))?;
     set_fields!(fields, stats => Stats {
         device,
         requested_bytes,

@@ -1,5 +1,7 @@
 """What a pool says about itself, and what a block of code used."""
 
+import dataclasses
+import re
 import threading
 
 import pytest
@@ -16,28 +18,56 @@ def device():
     return SimulatedDevice(capacity=1 << 30, backed=False)
 
 
-def test_the_table_has_what_a_report_needs(device):
-    pool = flagstone.Pool(device, limit=64 * MIB)
-    kept = pool.alloc_raw(10 * MIB)
+def test_the_tables_have_what_a_report_needs(device):
+    pool = flagstone.Pool(device, limit=64 * MIB, remap=False)
+    kept = [pool.alloc_raw(10 * MIB), pool.alloc_raw(1000)]
     pool.free_raw(pool.alloc_raw(20 * MIB))
     with pytest.raises(flagstone.OutOfMemoryError):
         pool.alloc_raw(60 * MIB)
     with pytest.raises(flagstone.InvalidPointerError):
         pool.free_raw(12345)
-    lines = [line.split() for line in str(pool.stats()).splitlines()]
-    assert lines[0] == ["device", "0", "now", "peak"]
-    assert ["requested", "10.0", "MiB", "30.0", "MiB"] in lines
-    assert ["limit", "64.0", "MiB"] in lines
-    assert ["live", "blocks", "1"] in lines
-    assert ["allocations", "2"] in lines
-    assert ["out", "of", "memory", "1"] in lines
-    assert ["frees", "of", "foreign", "pointers", "1"] in lines
-    assert not any("double" in line for line in lines)
-    (step,) = (step for step in pool.stats().steps if step.name == "waited for the device")
+    with pytest.raises(flagstone.InvalidPointerError):
+        pool.record_stream(12345, device.create_stream())
+    numbers = pool.stats()
+    table = str(numbers)
+    assert max(map(len, table.splitlines())) <= 100
+    whose, settings, *lines = [re.split(r"  +", line) for line in table.splitlines()]
+    assert whose == [f"flagstone {flagstone.__version__}, device 0, backend sim"]
+    assert settings == [f"settings: limit:{64 * MIB}, remap:off"]
+    assert ["memory", "now", "peak", "in all", "given back"] in lines
+    requested = lines.index(["requested", "10.0 MiB", "30.0 MiB", "30.0 MiB", "20.0 MiB"])
+    assert lines[requested + 1] == ["", "up to 1 MiB", "1000 bytes", "1000 bytes", "1000 bytes", "0 bytes"]
+    assert lines[requested + 2] == ["", "above 1 MiB", "10.0 MiB", "30.0 MiB", "30.0 MiB", "20.0 MiB"]
+    blocks = lines.index(["live blocks", "2", "3", "3", "1"])
+    assert lines[blocks + 1] == ["", "up to 1 MiB", "1", "1", "1", "0"]
+    assert lines[blocks + 2] == ["", "above 1 MiB", "1", "2", "2", "1"]
+    assert ["limit", "64.0 MiB"] in lines
+    assert ["fragmentation", f"{100 * numbers.fragmentation:.1f} %"] in lines
+    assert ["segments", str(numbers.segments)] in lines
+    assert ["out of memory", "1"] in lines
+    assert ["frees of foreign pointers", "1"] in lines
+    assert ["uses recorded for foreign pointers", "1"] in lines
+    assert not any("double frees" in line for line in lines)
+    (step,) = (step for step in numbers.steps if step.name == "waited for the device")
     assert step.summary().startswith("enough in 0 of 1, ")
-    assert [*step.name.split(), *step.summary().split()] in lines
-    assert not any("callbacks" in line for line in lines), "none was there to ask"
-    pool.free_raw(kept)
+    assert ["", step.name, step.summary()] in lines
+    assert not any("callbacks" in cell for line in lines for cell in line), "none was there to ask"
+    for block in kept:
+        pool.free_raw(block)
+
+
+def test_the_tables_are_narrow_with_large_numbers_and_long_settings(device):
+    numbers = flagstone.Pool(device).stats()
+    changes = {
+        field.name: 10**10 for field in dataclasses.fields(numbers) if isinstance(getattr(numbers, field.name), int)
+    }
+    settings = ", ".join(f"key_{number}:value" for number in range(20))
+    step = stats.StepTotal("made streams wait for each other", 10**4, 10**4, 10**4, 10**15)
+    table = str(dataclasses.replace(numbers, **changes, settings=settings, steps=(step,)))
+    assert max(map(len, table.splitlines())) <= 100
+    assert "made streams wait for each other" in table
+    assert all(part in table for part in settings.split())
+    assert "settings: the defaults" in str(numbers)
 
 
 def test_misses_are_timed_and_few_hits_are_not(device):

@@ -29,8 +29,10 @@ _NOTHING = Stats(
     **{
         field.name: 0
         for field in fields(Stats)
-        if field.name not in {"limit", "steps", "large", "hit_times", "miss_times"}
+        if field.name not in {"backend", "settings", "limit", "steps", "large", "hit_times", "miss_times"}
     },
+    backend="",
+    settings="",
     limit=None,
     steps=(),
     hit_times=(),
