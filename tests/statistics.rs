@@ -320,7 +320,7 @@ fn run(source: Source, magazine: u64, threads: usize) {
         let allocs: u64 = rows.iter().map(|row| row.alloc_count).sum();
         assert_eq!(
             allocs,
-            given.values().map(|count| count.blocks).sum(),
+            given.values().map(|count| count.blocks).sum::<u64>(),
             "threads that have ended count"
         );
     }

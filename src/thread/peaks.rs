@@ -108,8 +108,6 @@ impl Totals {
         loop {
             {
                 let _looking = self.no_look();
-                // While the level is above a peak, whoever allocates a large block has to look.
-                stop_large(owners.clone());
                 self.raise(owners.clone());
             }
             if self.fits() {
@@ -136,13 +134,15 @@ impl Totals {
         self.look(None, owners, false);
     }
 
-    /// Raises the peaks to what is given out at a moment of this call, if that is more than before. Owners were stopped.
+    /// Raises the peaks to what is given out at a moment of this call, if that is more than before. Nobody else looks.
     ///
     /// A large block that moves from one owner to another while they are added up counts twice. But until `looking` is free each
     /// owner can allocate one at most, one that is new as well, if its thread is another one. So of one sum more than such owners
     /// were added up in the last, at least one is of a time in which nobody did: it is not above what was given out, and waited,
     /// at its beginning.
     fn raise<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
+        // While the level is above a peak, whoever allocates a large block has to look.
+        stop_large(owners.clone());
         let (mut allocated, mut active) = (i64::MAX, i64::MAX);
         for sums in 1.. {
             // SeqCst, all: as in `room`. In this order: what ends to wait may be announced as small blocks next. Nothing begins to.
@@ -181,7 +181,7 @@ impl Totals {
         }
     }
 
-    /// The most bytes given out.
+    /// The most bytes given out. Below all that there ever is while peaks begin again: not so for who keeps others from a look.
     pub(super) fn peak(&self) -> i64 {
         // Relaxed, here and in the next two: read a moment late.
         self.peak.load(Relaxed)
@@ -223,10 +223,15 @@ impl Totals {
         self.resets.fetch_add(1, Relaxed);
         let mine = owners.clone().filter(|(_, whose)| *whose == Whose::Mine);
         mine.for_each(|(owner, _)| owner.tell_small(self));
-        // SeqCst, all: as in `room`. First down, then up again: an allocation that runs beside this is seen here, or raises them.
-        self.peak.store(NOTHING, SeqCst);
-        self.active_peak.store(NOTHING, SeqCst);
-        barrier::both();
+        {
+            // Another thread's sums from before would be peaks of what follows.
+            let _no_other = self.no_look();
+            // SeqCst, all: as in `room`. First down, then up again: an allocation that runs beside this is seen here, or raises them.
+            self.peak.store(NOTHING, SeqCst);
+            self.active_peak.store(NOTHING, SeqCst);
+            barrier::both();
+            self.raise(owners.clone());
+        }
         self.look_now(owners);
     }
 }

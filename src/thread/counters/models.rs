@@ -328,6 +328,27 @@ fn a_new_peak_is_seen_after_peaks_began_again() {
 }
 
 #[test]
+fn peaks_that_begin_again_forget_what_was_before() {
+    let one_live = || {
+        let shared = Shared::new();
+        shared.alloc(1, LARGE);
+        assert!(shared.owners[1].big.set_bound(1 << 40));
+        shared.owners[1].open();
+        shared
+    };
+    let alloc = |shared: &Shared| shared.alloc(0, LARGE);
+    let free_and_reset = |shared: &Shared| {
+        shared.free(1);
+        shared.totals.reset_peaks(shared.owners(1));
+    };
+    meet(one_live, alloc, free_and_reset, |shared, (), ()| {
+        let bytes = LARGE as i64;
+        assert_eq!((shared.peak(), shared.active_peak()), (bytes, bytes));
+        shared.assert_balanced();
+    });
+}
+
+#[test]
 fn a_block_that_begins_to_wait_is_active_all_the_time() {
     let one_live = || {
         let shared = Shared::new();
