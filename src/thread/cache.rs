@@ -15,23 +15,23 @@
 //! - every block in a magazine is `CACHED` and has this cache as its `cache`;
 //! - magazines change only between `busy = 1` and `busy = 0` of the owner, or while `revoked` by the one taker.
 
+mod counts;
+mod taker;
+
 use super::barrier;
 use super::counters::{COUNTED, Counters};
-use super::peaks::{Totals, Whose};
-use super::slots::{Countdown, Given, LARGE_SLOTS, large_slot};
+use super::magazine::Magazine;
+use super::peaks::Whose;
+use super::slots::{Countdown, LARGE_SLOTS, large_slot};
 use super::token::token;
 use crate::freelist::TakeAll;
 use crate::metadata::{Block, Blocks};
 use crate::size_class::{self, CLASS_MAX};
-use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
-use crate::sync::{length, yield_now};
-use std::ptr;
+use crate::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A handle that no stream has.
 pub(crate) const NO_STREAM: usize = usize::MAX;
-/// How often a taker looks before it leaves a busy owner alone. With a yield each, a few milliseconds.
-const PATIENCE: usize = length(1000, 2);
 
 /// What other threads write: on cache lines of its own.
 #[derive(Debug, Default)]
@@ -39,41 +39,6 @@ const PATIENCE: usize = length(1000, 2);
 pub(crate) struct Remote {
     /// Blocks freed by other threads; each weighs its units.
     list: TakeAll,
-}
-
-/// Ready blocks of one size, the last one first: a list through the blocks' own records.
-#[derive(Debug, Default)]
-#[repr(transparent)]
-struct Magazine(AtomicPtr<Block>);
-
-impl Magazine {
-    /// The first block.
-    #[inline(always)]
-    fn first(&self) -> Option<&Block> {
-        // Relaxed, here and below in this file unless said: within the owner's section or a taker's.
-        let first = self.0.load(Relaxed);
-        // SAFETY: by the contract of `Cache::push` all blocks here outlive the cache.
-        unsafe { first.as_ref() }
-    }
-
-    /// Takes the first block out.
-    #[inline(always)]
-    fn get(&self, first: &Block) {
-        self.0.store(first.next(), Relaxed);
-    }
-
-    /// Puts a block in front.
-    #[inline(always)]
-    fn put(&self, block: &Block) {
-        block.set_next(self.0.load(Relaxed));
-        self.0.store(ptr::from_ref(block).cast_mut(), Relaxed);
-    }
-
-    /// The block behind another one.
-    fn behind(block: &Block) -> Option<&Block> {
-        // SAFETY: as in `first`.
-        unsafe { block.next().as_ref() }
-    }
 }
 
 /// The part of a cache's bound that small blocks get: they are many sizes, and what waits for its size serves no other.
@@ -344,57 +309,6 @@ impl Cache {
         true
     }
 
-    /// Counts a block that was given out and is from no magazine of this cache. The owner only, and [`Self::settle`] is next.
-    pub(crate) fn count_alloc(&self, units: u32, requested: u64) {
-        self.own.counters.alloc(units, requested);
-    }
-
-    /// Counts a block that was given back and is in no magazine of this cache. The owner only.
-    pub(crate) fn count_free(&self, totals: &Totals, units: u32, requested: u64) {
-        self.own.counters.free(totals, units, requested);
-        self.open();
-    }
-
-    /// As [`Self::count_free`], of a block that waits for other streams from now on.
-    pub(crate) fn count_waiting<'a>(
-        &self,
-        totals: &Totals,
-        block: (u32, u64),
-        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
-    ) {
-        self.own.counters.free_waiting(totals, block, owners);
-        self.open();
-    }
-
-    /// Does what [`Counters::settle`] does, and says what that says. The owner only.
-    pub(crate) fn settle<'a>(
-        &self,
-        totals: &Totals,
-        owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone,
-    ) -> bool {
-        let lowered = self.own.counters.settle(totals, owners);
-        self.open();
-        lowered
-    }
-
-    /// Announces no more than there is, as the owner rests from now on. The owner only.
-    pub(crate) fn rest(&self, totals: &Totals) {
-        self.own.counters.rest(totals);
-        self.open();
-    }
-
-    /// Whether the last hit was one after which the next is timed; then they are counted anew. The owner only.
-    pub(crate) fn samples_next(&self) -> bool {
-        // SAFETY: this is the owner.
-        unsafe { self.own.sample.begin_again() }
-    }
-
-    /// What was given out by size, which begins at nothing again if `take` says so: only where the owner is quiet.
-    pub(crate) fn each_size(&self, take: bool, mut with: impl FnMut(u64, Given)) {
-        self.own.counters.classes.each(take, &mut with);
-        self.own.counters.slots.each(take, with);
-    }
-
     /// Whether blocks above [`CLASS_MAX`] are kept. The owner only.
     pub(crate) fn keep_large(&self, keep: bool) {
         let bound = if keep { self.remote_bound / LARGE_PART } else { 0 };
@@ -408,23 +322,6 @@ impl Cache {
         if let Some(busy) = self.enter() {
             busy.open();
         }
-    }
-
-    /// Keeps the owner out of its magazines.
-    fn revoke(&self) {
-        // Relaxed, all of these: the barrier orders them before the load of `busy`.
-        self.revoked.store(1, Relaxed);
-        self.stream.store(NO_STREAM, Relaxed);
-        self.own.counters.shut();
-        barrier::heavy();
-    }
-
-    /// Lets the owner into its magazines again.
-    fn restore(&self) {
-        // Release, all of these: the owner sees the magazines as we left them.
-        self.own.counters.open_again();
-        self.stream.store(self.serves, Release);
-        self.revoked.store(0, Release);
     }
 
     /// A block freed by another thread; `false` when the list is full, and the block is still the caller's.
@@ -454,74 +351,6 @@ impl Cache {
         self.held() + size_class::bytes(self.remote.list.weight())
     }
 
-    /// Empties all magazines, of the owner: the first block of a chain, or 0.
-    pub(crate) fn take_own(&self) -> u32 {
-        match self.enter() {
-            Some(busy) => {
-                let chain = self.unload(0);
-                busy.open();
-                chain
-            }
-            None => 0,
-        }
-    }
-
-    /// Empties all magazines and the remote list of whatever thread: the first block of a chain, or 0. The caller holds
-    /// the pool's lock for takers. An owner that stays busy (it was suspended within a hit) keeps its magazines.
-    pub(crate) fn take_anyone(&self) -> u32 {
-        self.revoke();
-        let mut chain = self.take_remote();
-        for _ in 0..PATIENCE {
-            // Acquire: the magazines as the owner left them.
-            if self.own.busy.load(Acquire) == 0 {
-                // The owner may have opened what we shut, if it was in its section then. It does so once: from now on it sees
-                // that they are revoked.
-                if self.own.counters.is_shut() {
-                    chain = self.unload(chain);
-                    break;
-                }
-                self.revoke();
-            }
-            yield_now();
-        }
-        self.restore();
-        chain
-    }
-
-    fn magazines(&self) -> impl Iterator<Item = &Magazine> {
-        self.own.magazines.iter().chain(&self.own.large)
-    }
-
-    /// Puts the blocks of all magazines before a chain. Within the owner's section or a taker's.
-    fn unload(&self, mut chain: u32) -> u32 {
-        for magazine in self.magazines() {
-            let mut next = magazine.first();
-            while let Some(block) = next {
-                next = Magazine::behind(block);
-                block.link.store(chain, Relaxed);
-                chain = block.index();
-            }
-            magazine.0.store(ptr::null_mut(), Relaxed);
-        }
-        self.own.counters.small.unload();
-        self.own.counters.big.unload();
-        chain
-    }
-
-    /// What the magazines hold, block by block. Only while the owner is quiet.
-    #[cfg(feature = "check")]
-    pub(crate) fn walk(&self, mut each: impl FnMut(u32)) -> u64 {
-        for magazine in self.magazines() {
-            let mut next = magazine.first();
-            while let Some(block) = next {
-                debug_assert_eq!(block.state(), crate::metadata::State::Cached);
-                each(block.index());
-                next = Magazine::behind(block);
-            }
-        }
-        self.held()
-    }
-
     /// The blocks that other threads freed, until `each` has seen enough. Only while all threads are quiet.
     #[cfg(feature = "check")]
     pub(crate) fn walk_remote(&self, blocks: &Blocks, each: impl FnMut(u32) -> bool) {
@@ -530,116 +359,7 @@ impl Cache {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::freelist::Links;
-    use crate::metadata::State;
-    use std::sync::atomic::AtomicBool;
-
-    fn block(blocks: &Blocks, units: u32) -> u32 {
-        let index = blocks.take(1);
-        let block = blocks.get(index);
-        block.set_index(index);
-        block.units.store(units, Relaxed);
-        block.set_state(State::Cached);
-        index
-    }
-
-    fn push_remote(cache: &Cache, blocks: &Blocks, units: u32) -> bool {
-        cache.push_remote(blocks, blocks.get(block(blocks, units)))
-    }
-
-    fn pop(cache: &Cache, units: u64) -> u32 {
-        let pop = if units <= CLASS_MAX.into() {
-            Busy::pop_small
-        } else {
-            Busy::pop_large
-        };
-        let popped = cache
-            .enter()
-            .and_then(|busy| pop(busy, units, units * size_class::UNIT));
-        popped.map_or(0, |(block, _)| block.index())
-    }
-
-    fn push(cache: &Cache, blocks: &Blocks, index: u32) -> bool {
-        let block = blocks.get(index);
-        // SAFETY: the tests drop the cache first, or at least do not use it any more.
-        unsafe { cache.push(block, block.units()) }
-    }
-
-    #[test]
-    fn gives_back_the_last_of_exactly_that_size() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 1 << 30));
-        cache.keep_large(true);
-        let (a, b, c) = (block(&blocks, 3), block(&blocks, 3), block(&blocks, 5000));
-        for index in [a, b, c] {
-            assert!(push(&cache, &blocks, index));
-        }
-        assert_eq!(cache.bytes(), 512 * (3 + 3 + 5000));
-        assert_eq!(pop(&cache, 4), 0);
-        assert_eq!([pop(&cache, 3), pop(&cache, 3), pop(&cache, 3)], [b, a, 0]);
-        assert_eq!([pop(&cache, 5000), pop(&cache, 5000)], [c, 0]);
-        assert_eq!(cache.bytes(), 0);
-    }
-
-    #[test]
-    fn holds_at_most_the_bound() {
-        let all = 10 * SMALL_PART as u32;
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, size_class::bytes(all)));
-        assert!(push(&cache, &blocks, block(&blocks, 6)));
-        assert!(!push(&cache, &blocks, block(&blocks, 5)), "11 units in a cache for 10");
-        assert!(push(&cache, &blocks, block(&blocks, 4)));
-        cache.keep_large(true);
-        assert!(!push(&cache, &blocks, block(&blocks, 3000)), "more than half of all");
-        assert!(push_remote(&cache, &blocks, all));
-        assert!(!push_remote(&cache, &blocks, 1));
-        assert_ne!(cache.take_remote(), 0);
-        assert!(push_remote(&cache, &blocks, 1));
-    }
-
-    #[test]
-    fn a_taker_gets_everything_also_while_the_owner_works() {
-        let (blocks, cache) = (Blocks::new(), Cache::new(1, 1, 0, 1 << 30));
-        let mine: Vec<u32> = (0..8).map(|i| block(&blocks, 1 + i % 3)).collect();
-        let stop = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let owner = scope.spawn(|| {
-                let mut held = mine.clone();
-                let mut rounds = 0u64;
-                // Relaxed: a flag.
-                while !stop.load(Relaxed) || rounds < 1000 {
-                    held.retain(|&index| !push(&cache, &blocks, index));
-                    for units in 1..=3 {
-                        match pop(&cache, units) {
-                            0 => {}
-                            index => held.push(index),
-                        }
-                    }
-                    rounds += 1;
-                }
-                held
-            });
-            let mut taken = Vec::new();
-            for _ in 0..200 {
-                let mut index = cache.take_anyone();
-                while index != 0 {
-                    taken.push(index);
-                    index = blocks.link(index).load(Relaxed);
-                }
-            }
-            stop.store(true, Relaxed);
-            let mut all = owner.join().expect("the owner panicked");
-            let mut index = cache.take_own();
-            while index != 0 {
-                all.push(index);
-                index = blocks.link(index).load(Relaxed);
-            }
-            all.append(&mut taken);
-            all.sort_unstable();
-            assert_eq!(all, mine, "each block is in one place");
-        });
-    }
-}
+mod tests;
 
 #[cfg(all(test, loom))]
 mod models;

@@ -4,6 +4,7 @@ mod barrier;
 mod cache;
 mod counters;
 mod current;
+mod magazine;
 mod own;
 mod peaks;
 mod slots;

@@ -7,6 +7,7 @@ use super::*;
 use crate::freelist::Links;
 use crate::metadata::State;
 use crate::sync::{meet, model};
+use crate::thread::peaks::Totals;
 use loom::sync::Arc;
 use loom::thread;
 
