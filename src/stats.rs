@@ -53,8 +53,10 @@ pub struct Stats {
     pub miss_times: Histogram,
     /// Times that the pool grew: by idle memory, by memory from the driver, or by both.
     pub growth_count: u64,
-    /// Bytes taken from the driver so far; less `reserved_bytes` those given back.
+    /// Bytes taken from the driver so far.
     pub taken_bytes: u64,
+    /// Bytes given back to it so far. What is left is `reserved_bytes`.
+    pub given_bytes: u64,
     /// Pieces of memory taken from the driver so far: handles, or slabs.
     pub take_count: u64,
     /// Pieces given back.

@@ -209,6 +209,7 @@ impl Reference {
             })
         );
         assert_eq!(stats.cached_bytes, stats.reserved_bytes - stats.active_bytes);
+        assert_eq!(stats.reserved_bytes, stats.taken_bytes - stats.given_bytes);
         self.compare_totals();
         self.compare_peaks(&stats);
     }

@@ -56,7 +56,6 @@ def _memory(stats: Stats) -> list[Row]:
         (stats.requested_bytes, large.requested_bytes),
         (stats.allocated_bytes, large.allocated_bytes),
     )
-    given_back = stats.taken_bytes - stats.reserved_bytes
     return [
         *_parts(
             "requested",
@@ -77,7 +76,7 @@ def _memory(stats: Stats) -> list[Row]:
         _row("active", size, stats.active_bytes, stats.peak_active_bytes),
         _row("  up to 1 MiB", size, max(0, stats.active_bytes - large.active_bytes)),
         _row("  above 1 MiB", size, large.active_bytes),
-        _row("reserved", size, stats.reserved_bytes, stats.peak_reserved_bytes, stats.taken_bytes, given_back),
+        _row("reserved", size, stats.reserved_bytes, stats.peak_reserved_bytes, stats.taken_bytes, stats.given_bytes),
         _row("  up to 1 MiB", size, max(0, stats.reserved_bytes - large.reserved_bytes)),
         _row("  above 1 MiB, or for none yet", size, large.reserved_bytes),
         _row("cached", size, stats.cached_bytes),

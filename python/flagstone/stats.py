@@ -107,7 +107,7 @@ class Stats:
     hit_times: tuple[int, ...]
     """How long allocations took that the thread's own magazine met, of each thread's one in 1,024: the n-th number
     counts times from 2**n to below 2**(n + 1) nanoseconds, the last one all longer ones. Reading the clock is part of
-    it, some 20 ns."""
+    each time."""
     hit_nanoseconds: int
     """All times of `hit_times` together."""
     miss_times: tuple[int, ...]
@@ -118,7 +118,9 @@ class Stats:
     growth_count: int
     """Times that the pool grew: by idle memory, by memory from the driver, or by both."""
     taken_bytes: int
-    """Bytes taken from the driver, ever; less `reserved_bytes` those given back."""
+    """Bytes taken from the driver, ever."""
+    given_bytes: int
+    """Bytes given back to it, ever. What is left is `reserved_bytes`."""
     take_count: int
     """Pieces of memory taken from the driver, ever: handles, or slabs."""
     give_count: int

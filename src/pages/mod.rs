@@ -80,9 +80,10 @@ impl From<u64> for Target {
     }
 }
 
-/// What was taken from the driver so far: bytes, handles and slabs, how many of them went back, and the most at once.
+/// What was taken from the driver so far and what went back, in bytes and in handles and slabs, and the most of these at once.
 pub(crate) struct Taken {
     pub(crate) bytes: u64,
+    pub(crate) given_bytes: u64,
     pub(crate) takes: u64,
     pub(crate) gives: u64,
     pub(crate) peak_pieces: u64,
@@ -108,8 +109,9 @@ pub(crate) struct Pages {
     /// Handles and slabs taken so far, and given back.
     takes: AtomicU64,
     gives: AtomicU64,
-    /// Bytes taken so far.
+    /// Bytes taken so far, and given back.
     taken: AtomicU64,
+    given: AtomicU64,
     /// The most handles and slabs that were held.
     peak_pieces: AtomicU64,
     /// Unmapped handles with their bytes, smallest first.
@@ -139,6 +141,7 @@ impl Pages {
             takes: AtomicU64::new(0),
             gives: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            given: AtomicU64::new(0),
             peak_pieces: AtomicU64::new(0),
             spare: Mutex::default(),
         }
@@ -166,10 +169,13 @@ impl Pages {
 
     /// What was taken from the driver so far.
     pub(crate) fn taken(&self) -> Taken {
+        // In this order: what went back had been taken.
+        let (given_bytes, gives) = (self.given.load(Relaxed), self.gives.load(Relaxed));
         Taken {
             bytes: self.taken.load(Relaxed),
+            given_bytes,
             takes: self.takes.load(Relaxed),
-            gives: self.gives.load(Relaxed),
+            gives,
             peak_pieces: self.peak_pieces.load(Relaxed),
         }
     }
@@ -245,8 +251,9 @@ impl Pages {
     }
 
     /// Counts what was given back to the driver.
-    fn given(&self, bytes: u64) {
+    fn give(&self, bytes: u64) {
         self.gives.fetch_add(1, Relaxed);
+        self.given.fetch_add(bytes, Relaxed);
         self.reserved.unbook(bytes);
     }
 
@@ -264,7 +271,7 @@ impl Pages {
             Some(pool) => pool.free(driver, addr)?,
             None => driver.free(addr)?,
         }
-        self.given(bytes);
+        self.give(bytes);
         Ok(())
     }
 
@@ -471,7 +478,7 @@ impl Pages {
                 self.put_spare(chosen.collect());
                 return Err(error);
             }
-            self.given(bytes);
+            self.give(bytes);
             given += bytes;
         }
         Ok(given)

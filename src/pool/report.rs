@@ -63,6 +63,7 @@ impl<D: Driver> Pool<D> {
             miss_times: events.miss_times.get(),
             growth_count: read(&events.growths),
             taken_bytes: taken.bytes,
+            given_bytes: taken.given_bytes,
             take_count: taken.takes,
             give_count: taken.gives,
             peak_held_count: taken.peak_pieces,

@@ -39,6 +39,7 @@ pub fn stats<'py>(py: Python<'py>, pool: &AnyPool, stats: &Stats) -> PyResult<Bo
         miss_count,
         growth_count,
         taken_bytes,
+        given_bytes,
         take_count,
         give_count,
         peak_held_count,

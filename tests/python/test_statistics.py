@@ -1,5 +1,6 @@
 """What a pool says about itself, and what a block of code used."""
 
+import asyncio
 import dataclasses
 import re
 import threading
@@ -287,6 +288,77 @@ def test_a_function_that_calls_itself(device):
 
     down(4)
     assert (usage.runs, usage.peak_requested_bytes, usage.added_bytes) == (4, 10 * MIB, 10 * MIB)
+
+
+def test_calls_of_several_threads_at_once(device):
+    pool = flagstone.Pool(device)
+    usage = flagstone.statistics(pool)
+    allocated, began = threading.Event(), threading.Event()
+
+    @usage
+    def first():
+        block = pool.alloc_raw(8 * MIB)
+        allocated.set()
+        assert began.wait(10)
+        pool.free_raw(block)
+
+    @usage
+    def second():
+        began.set()
+        thread.join()
+        pool.free_raw(pool.alloc_raw(20 * MIB))
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert allocated.wait(10)
+    second()
+    assert (usage.runs, usage.free_count, usage.left_bytes) == (2, 1 + 2, -8 * MIB)
+    assert (usage.peak_requested_bytes, usage.added_bytes) == (20 * MIB, 12 * MIB)
+
+
+def test_tasks_that_wait_for_each_other(device):
+    pool = flagstone.Pool(device)
+    usage = flagstone.statistics(pool)
+
+    @usage
+    async def first(go):
+        block = pool.alloc_raw(8 * MIB)
+        await go.wait()
+        pool.free_raw(block)
+        return 1
+
+    @usage
+    async def second(go):
+        pool.free_raw(pool.alloc_raw(2 * MIB))
+        go.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        # The first one has ended: nothing of this is its.
+        pool.free_raw(pool.alloc_raw(20 * MIB))
+        raise KeyError
+
+    async def both():
+        go = asyncio.Event()
+        return await asyncio.gather(first(go), second(go), return_exceptions=True)
+
+    one, error = asyncio.run(both())
+    assert one == 1
+    assert isinstance(error, KeyError)
+    assert (usage.runs, usage.free_count) == (2, 2 + 3)
+    assert usage.left_bytes == -8 * MIB, "the second one began with the first one's block"
+    assert (usage.peak_requested_bytes, usage.added_bytes) == (20 * MIB, 12 * MIB)
+
+
+def test_a_generator_is_refused(device):
+    def steps():
+        yield
+
+    async def tasks():
+        yield
+
+    for generator in (steps, tasks):
+        with pytest.raises(TypeError, match=generator.__name__):
+            flagstone.statistics(flagstone.Pool(device))(generator)
 
 
 def test_without_a_pool_it_is_the_process_s(child):

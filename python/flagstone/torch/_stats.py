@@ -102,14 +102,14 @@ def nested(now: Stats, since: Stats, private: dict[tuple[int, int], int]) -> dic
     held = now.take_count - now.give_count
     cached = now.cached_bytes
     large_cached = min(cached, max(0, now.large.reserved_bytes - now.large.active_bytes))
-    since_bytes = _Count(since.reserved_bytes, 0, since.taken_bytes - since.reserved_bytes)
+    since_bytes = _Count(since.reserved_bytes, 0, since.given_bytes)
     since_held = _Count(since.take_count - since.give_count, 0, since.give_count)
     return {
         **figures,
         "reserved_bytes": _from_driver(
             now.reserved_bytes,
             now.peak_reserved_bytes,
-            now.taken_bytes - now.reserved_bytes,
+            now.given_bytes,
             since_bytes,
             now.large.reserved_bytes,
         ),
