@@ -59,8 +59,8 @@ def _invalid_calls(stats: Stats) -> dict[str, float]:
     }
 
 
-# A counter never falls, also where it is read beside threads that allocate: who adds up its rises takes a fall for a restart.
-# So a difference of two is none, as the hits are: it is made where both are.
+# A counter never falls, also where it is read beside threads that allocate: a fall looks like a restart, and all of it
+# is added once more. So a difference of two is none, as the hits are: it is made where both are.
 METRICS = (
     _bytes("requested", "sum", "Live, as asked for."),
     _bytes("allocated", "sum", "Live, rounded to size classes."),
