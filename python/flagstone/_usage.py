@@ -164,8 +164,7 @@ _under_way: list[_Run] = []
 
 def _fold(pool: BasePool) -> Stats:
     """Note the peaks so far in every run that is under way, and let them begin anew."""
-    stats = pool.stats()
-    pool.reset_peak()
+    stats = pool.reset_peak()
     for run in _under_way:
         if run.pool == pool:
             for name in _PEAKS:

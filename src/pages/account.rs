@@ -1,9 +1,9 @@
 //! How many bytes a pool holds from the driver, within a limit.
 
-use crate::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Bytes held, and the most that were. Relaxed throughout: numbers that nothing else is read through.
+/// Bytes held, and the most that were. Relaxed but for the fences: numbers that nothing else is read through.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     held: AtomicU64,
@@ -19,9 +19,13 @@ impl Account {
         self.peak.load(Relaxed)
     }
 
-    /// Lets the peak begin again.
-    pub(super) fn reset_peak(&self) {
-        self.peak.store(self.held(), Relaxed);
+    /// The peak so far, which begins again.
+    pub(super) fn reset_peak(&self) -> u64 {
+        let peak = self.peak.swap(self.held(), Relaxed);
+        // SeqCst: what is taken meanwhile is seen here, or raises the peak after this; as in `raise_peak`.
+        fence(SeqCst);
+        self.peak.fetch_max(self.held(), Relaxed);
+        peak
     }
 
     /// Counts bytes that are about to be taken, unless all together would be more than `most`: `None` then, and the sum
@@ -34,6 +38,7 @@ impl Account {
 
     /// So many bytes were held at once.
     pub(super) fn raise_peak(&self, sum: u64) {
+        fence(SeqCst);
         self.peak.fetch_max(sum, Relaxed);
     }
 
@@ -87,9 +92,18 @@ mod models {
             |account| account.unbook(2),
             |account, (), ()| {
                 assert_eq!((account.held(), account.peak()), (0, 3));
-                account.reset_peak();
-                assert_eq!(account.peak(), 0);
+                assert_eq!((account.reset_peak(), account.peak()), (3, 0));
             },
         );
+    }
+
+    #[test]
+    fn a_peak_that_begins_again_has_what_is_taken_meanwhile() {
+        let one = |account: &Account| take(account, 1);
+        let again = |account: &Account| account.reset_peak();
+        meet(Account::default, one, again, |account, _, before| {
+            assert!(before <= 1);
+            assert_eq!((account.held(), account.peak()), (1, 1));
+        });
     }
 }

@@ -80,13 +80,12 @@ impl From<u64> for Target {
     }
 }
 
-/// What was taken from the driver so far and what went back, in bytes and in handles and slabs, and the most of these at once.
+/// What was taken from the driver so far and what went back, in bytes and in handles and slabs.
 pub(crate) struct Taken {
     pub(crate) bytes: u64,
     pub(crate) given_bytes: u64,
     pub(crate) takes: u64,
     pub(crate) gives: u64,
-    pub(crate) peak_pieces: u64,
 }
 
 /// The page layer of one pool.
@@ -151,13 +150,17 @@ impl Pages {
         self.reserved.held()
     }
 
-    pub(crate) fn peak(&self) -> u64 {
-        self.reserved.peak()
+    /// The most bytes, and the most handles and slabs, that were held.
+    pub(crate) fn peaks(&self) -> (u64, u64) {
+        (self.reserved.peak(), self.peak_pieces.load(Relaxed))
     }
 
-    pub(crate) fn reset_peak(&self) {
-        self.reserved.reset_peak();
-        self.peak_pieces.store(self.pieces(), Relaxed);
+    /// The same as they begin again.
+    pub(crate) fn reset_peaks(&self) -> (u64, u64) {
+        (
+            self.reserved.reset_peak(),
+            self.peak_pieces.swap(self.pieces(), Relaxed),
+        )
     }
 
     /// Handles and slabs that are held.
@@ -176,7 +179,6 @@ impl Pages {
             given_bytes,
             takes: self.takes.load(Relaxed),
             gives,
-            peak_pieces: self.peak_pieces.load(Relaxed),
         }
     }
 

@@ -375,9 +375,9 @@ impl Core {
         self.totals.sum(self.owners())
     }
 
-    /// Lets the peaks begin again.
-    pub(crate) fn reset_peaks(&self) {
-        self.totals.reset_peaks(self.owners());
+    /// The same as the peaks begin again.
+    pub(crate) fn reset_peaks(&self) -> Sum {
+        self.totals.reset_peaks(self.owners())
     }
 }
 

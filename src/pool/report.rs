@@ -16,9 +16,21 @@ const KIND_NAMES: [&str; 3] = ["slabs", "small", "large"];
 impl<D: Driver> Pool<D> {
     /// The pool's numbers now. Looks at every segment's header and at one bin of free ranges for each stream.
     pub fn stats(&self) -> Stats {
-        let metadata = &self.core.metadata;
-        let sum = self.core.sum();
-        let (allocated, reserved) = (positive(sum.allocated), self.pages.reserved());
+        self.numbers(false)
+    }
+
+    /// Lets all peaks begin again at the present values. The numbers at that moment, with the peaks so far: none is lost between.
+    pub fn reset_peak(&self) -> Stats {
+        self.numbers(true)
+    }
+
+    fn numbers(&self, again: bool) -> Stats {
+        let (core, pages) = (&self.core, &self.pages);
+        let metadata = &core.metadata;
+        let sum = if again { core.reset_peaks() } else { core.sum() };
+        // The peaks last: no value is above its own.
+        let (allocated, reserved, taken) = (positive(sum.allocated), pages.reserved(), pages.taken());
+        let (peak_reserved_bytes, peak_held_count) = if again { pages.reset_peaks() } else { pages.peaks() };
         let active = allocated + positive(sum.pending);
         let (mut segments, mut largest, mut reserved_large) = (0, 0, self.pages.spare_bytes());
         for arena in self.core.arenas_in_use() {
@@ -39,7 +51,6 @@ impl<D: Driver> Pool<D> {
         }
         let read = |counter: &AtomicU64| counter.load(Relaxed);
         let events = &self.core.events;
-        let taken = self.pages.taken();
         Stats {
             device: self.device(),
             requested_bytes: positive(sum.live.requested),
@@ -51,7 +62,7 @@ impl<D: Driver> Pool<D> {
             peak_requested_bytes: positive(sum.peak.requested),
             peak_allocated_bytes: positive(sum.peak_allocated),
             peak_active_bytes: positive(sum.peak_active),
-            peak_reserved_bytes: self.pages.peak(),
+            peak_reserved_bytes,
             live_blocks: positive(sum.live.blocks),
             peak_live_blocks: positive(sum.peak.blocks),
             alloc_count: sum.all.allocs,
@@ -66,7 +77,7 @@ impl<D: Driver> Pool<D> {
             given_bytes: taken.given_bytes,
             take_count: taken.takes,
             give_count: taken.gives,
-            peak_held_count: taken.peak_pieces,
+            peak_held_count,
             synchronize_count: read(&events.synchronizations),
             pending_blocks: self.waiting.load(Relaxed) as u64,
             event_count: read(&events.recorded),
@@ -113,12 +124,6 @@ impl<D: Driver> Pool<D> {
             active_bytes: allocated_bytes + pending,
             reserved_bytes: reserved,
         }
-    }
-
-    /// Lets all peaks begin again at the present values.
-    pub fn reset_peak(&self) {
-        self.core.reset_peaks();
-        self.pages.reset_peak();
     }
 
     /// The live block that begins at `addr`, or `None`.

@@ -189,9 +189,11 @@ impl BasePool {
         stats::stats(py, &self.pool, &py.detach(|| self.pool.stats()))
     }
 
-    /// Starts the peaks of `stats` anew from what is held now, for all threads.
-    fn reset_peak(&self, py: Python<'_>) {
-        py.detach(|| self.pool.reset_peak());
+    /// Starts the peaks of `stats` anew from what is held now, for all threads. Returns what `stats` said at that moment, with the
+    /// peaks so far: none is lost in between. `ForkError` in a forked child.
+    fn reset_peak<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        unforked()?;
+        stats::stats(py, &self.pool, &py.detach(|| self.pool.reset_peak()))
     }
 
     /// What was given out so far, by stream, private pool and size, as `flagstone.stats.Totals`. Looks at every size of every

@@ -323,8 +323,8 @@ impl AnyPool {
     }
 
     /// See [`Pool::reset_peak`].
-    pub fn reset_peak(&self) {
-        each!(self, pool => pool.reset_peak());
+    pub fn reset_peak(&self) -> Stats {
+        each!(self, pool => pool.reset_peak())
     }
 
     /// See [`Pool::totals`].

@@ -181,7 +181,7 @@ impl Totals {
         }
     }
 
-    /// The most bytes given out. Below all that there ever is while peaks begin again: not so for who keeps others from a look.
+    /// The most bytes given out.
     pub(super) fn peak(&self) -> i64 {
         // Relaxed, here and in the next two: read a moment late.
         self.peak.load(Relaxed)
@@ -217,22 +217,32 @@ impl Totals {
         self.pending.fetch_sub(bytes, SeqCst);
     }
 
-    /// Lets peaks begin again at what is live now; of other threads' small blocks, at what they have announced.
-    pub(crate) fn reset_peaks<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
+    /// The peaks: of bytes given out, with what was live then, and of these and what waits. Where `again` has owners they begin again
+    /// then, and [`Self::look_now`] is next: no peak is in none of the two.
+    pub(super) fn peaks<'a>(
+        &self,
+        again: Option<impl Iterator<Item = (&'a Counters, Whose)> + Clone>,
+    ) -> (i64, Live, i64) {
+        // Another thread's sums from before would be peaks of what follows. And while peaks begin again they are below all else.
+        let _no_other = self.no_look();
+        let peaks = (self.peak(), self.peak_live(), self.active_peak());
+        if let Some(owners) = again {
+            self.begin_again(owners);
+        }
+        peaks
+    }
+
+    /// Lets peaks begin again at what is live now; of other threads' small blocks, at what they have announced. Nobody looks.
+    fn begin_again<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) {
         // Relaxed: see `resets`.
         self.resets.fetch_add(1, Relaxed);
         let mine = owners.clone().filter(|(_, whose)| *whose == Whose::Mine);
         mine.for_each(|(owner, _)| owner.tell_small(self));
-        {
-            // Another thread's sums from before would be peaks of what follows.
-            let _no_other = self.no_look();
-            // SeqCst, all: as in `room`. First down, then up again: an allocation that runs beside this is seen here, or raises them.
-            self.peak.store(NOTHING, SeqCst);
-            self.active_peak.store(NOTHING, SeqCst);
-            barrier::both();
-            self.raise(owners.clone());
-        }
-        self.look_now(owners);
+        // SeqCst, all: as in `room`. First down, then up again: an allocation that runs beside this is seen here, or raises them.
+        self.peak.store(NOTHING, SeqCst);
+        self.active_peak.store(NOTHING, SeqCst);
+        barrier::both();
+        self.raise(owners);
     }
 }
 

@@ -117,6 +117,17 @@ impl Totals {
 
     /// The present values and peaks over all owners; exact when no thread is allocating or freeing. Values are at most the peaks.
     pub(crate) fn sum<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) -> Sum {
+        self.sum_up(owners, false)
+    }
+
+    /// The same as the peaks begin again.
+    pub(crate) fn reset_peaks<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone) -> Sum {
+        let sum = self.sum_up(owners.clone(), true);
+        self.look_now(owners);
+        sum
+    }
+
+    fn sum_up<'a>(&self, owners: impl Iterator<Item = (&'a Counters, Whose)> + Clone, again: bool) -> Sum {
         let mut sum = Sum::default();
         for (owner, _) in owners.clone() {
             let large = owner.slots.flows();
@@ -130,13 +141,10 @@ impl Totals {
         sum.pending = self.pending.load(Relaxed) as i64;
         // More than a peak: a block that is being given out was not looked at yet, or one that moved meanwhile counts twice.
         if sum.allocated > self.peak() || sum.allocated + sum.pending > self.active_peak() {
-            self.look_now(owners);
+            self.look_now(owners.clone());
         }
-        {
-            let _no_look = self.no_look();
-            (sum.peak_allocated, sum.peak) = (self.peak(), self.peak_live());
-            sum.peak_active = self.active_peak().max(sum.peak_allocated);
-        }
+        (sum.peak_allocated, sum.peak, sum.peak_active) = self.peaks(again.then_some(owners));
+        sum.peak_active = sum.peak_active.max(sum.peak_allocated);
         // What came back is what was given out and is not live. Of owners that changed meanwhile more can seem to be live, or less
         // than nothing: the two add up to what was given out all the same, which never falls.
         let parts = |given: u64, live: i64| {

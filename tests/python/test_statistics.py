@@ -212,6 +212,21 @@ def test_numbers_are_frozen(device):
     assert isinstance(flagstone.Pool(device).stats(), stats.Stats)
 
 
+def test_peaks_begin_again_and_what_they_were_is_returned(device):
+    pool = flagstone.Pool(device)
+    kept = pool.alloc_raw(3 * MIB)
+    pool.free_raw(pool.alloc_raw(5 * MIB))
+    before = pool.reset_peak()
+    assert (before.peak_allocated_bytes, before.peak_active_bytes) == (8 * MIB, 8 * MIB)
+    assert before.peak_reserved_bytes == before.reserved_bytes >= 8 * MIB
+    assert (before.allocated_bytes, before.alloc_count) == (3 * MIB, 2)
+    pool.trim()
+    again = pool.reset_peak()
+    assert (again.peak_allocated_bytes, again.peak_reserved_bytes) == (3 * MIB, before.peak_reserved_bytes)
+    assert pool.stats().peak_reserved_bytes == pool.stats().reserved_bytes < before.peak_reserved_bytes
+    pool.free_raw(kept)
+
+
 def test_a_block_of_code_and_what_it_used(device):
     pool = flagstone.Pool(device)
     before = pool.alloc_raw(5 * MIB)

@@ -321,8 +321,11 @@ fn an_owner_does_not_use_idle_bytes_that_it_has_no_more() {
 fn a_new_peak_is_seen_after_peaks_began_again() {
     let hit = |shared: &Shared| shared.hit(0);
     let reset = |shared: &Shared| shared.totals.reset_peaks(shared.owners(1));
-    meet(Shared::one_idle, hit, reset, |shared, (), ()| {
-        assert_eq!(shared.peak(), shared.allocated());
+    meet(Shared::one_idle, hit, reset, |shared, (), before| {
+        assert_eq!(
+            (before.peak_allocated, shared.peak()),
+            (LARGE as i64, shared.allocated())
+        );
         shared.assert_balanced();
     });
 }
@@ -339,10 +342,11 @@ fn peaks_that_begin_again_forget_what_was_before() {
     let alloc = |shared: &Shared| shared.alloc(0, LARGE);
     let free_and_reset = |shared: &Shared| {
         shared.free(1);
-        shared.totals.reset_peaks(shared.owners(1));
+        shared.totals.reset_peaks(shared.owners(1)).peak_allocated
     };
-    meet(one_live, alloc, free_and_reset, |shared, (), ()| {
+    meet(one_live, alloc, free_and_reset, |shared, (), before| {
         let bytes = LARGE as i64;
+        assert!([bytes, 2 * bytes].contains(&before));
         assert_eq!((shared.peak(), shared.active_peak()), (bytes, bytes));
         shared.assert_balanced();
     });
