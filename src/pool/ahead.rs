@@ -1,7 +1,7 @@
 //! Memory taken ahead of use.
 
 use super::core::{count, forked};
-use super::miss::SLAB_UNIT;
+use super::grow::SLAB_UNIT;
 use super::{Error, Pool, Result};
 use crate::arena::{Arena, ArenaKey};
 use crate::driver::Driver;

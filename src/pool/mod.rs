@@ -33,6 +33,7 @@ mod dependencies;
 mod describe;
 mod free;
 mod give;
+mod grow;
 mod guard;
 mod history;
 mod hits;
