@@ -99,7 +99,7 @@ soak: $(VENV)/.build  ## Everything at once under the checker, for SECONDS=120, 
 	@mkdir -p dist
 	cargo bench --locked --bench soak -- $(SECONDS) json dist/soak.json
 	cargo bench --locked --bench soak -- $$(( $(SECONDS) / 4 )) checked json dist/soak-checked.json
-	$(BIN)/python benches/report.py --soak BENCHMARKS.md
+	$(BIN)/python benches/report.py BENCHMARKS.md soak
 
 .PHONY: faults
 faults:  ## Each driver call of every scenario fails once, and from it on: how many failures were tried
@@ -172,9 +172,9 @@ format: $(VENV)/.dev  ## Format all sources
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md
+bench: build  ## Run the compiled benchmarks, and write BENCHMARKS.md (SECTIONS=..., TRACES=folders, LIFETIMES=files)
 	cargo bench --locked --bench instructions --bench pool
-	$(BIN)/python benches/report.py BENCHMARKS.md
+	$(BIN)/python benches/report.py BENCHMARKS.md $(SECTIONS) $(if $(TRACES),--traces $(TRACES)) $(if $(LIFETIMES),--lifetimes $(LIFETIMES))
 
 .PHONY: docs
 docs: build .venv-docs/.docs  ## The documentation as a site, in site/
