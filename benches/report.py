@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Write BENCHMARKS.md, or some of its sections: what commands of this repository measure on this machine.
 
+What each section says in short is at the top of the file, and in README.md beside it.
+
 Example:
     make bench
     python benches/report.py BENCHMARKS.md threads dataloader
@@ -9,6 +11,7 @@ Example:
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from datetime import date
 from pathlib import Path
@@ -24,6 +27,9 @@ warm, with no Python in them, where nothing else is said. On a simulated device 
 line of each section says when and where it was measured.
 """
 
+BEGIN, END = "<!-- benchmarks: written by make bench -->", "<!-- end of benchmarks -->"
+"""What the sentences in README.md are between."""
+
 
 def where() -> str:
     """Say when and on what was measured."""
@@ -38,10 +44,26 @@ def where() -> str:
 def measured(section: Section, options: argparse.Namespace) -> str:
     """Measure a section, and return its text."""
     try:
-        text = section.text.format(**section.measure(options))
+        found = section.measure(options)
+        text = section.text.format(**found).strip()
     except LookupError as missing:
-        text = f"Not measured: {missing.args[0]}."
-    return f"{section.heading}\n\n{text.strip()}\n\n{where()}\n"
+        found, text = {}, f"Not measured: {missing.args[0]}."
+    if short := found.get("short"):
+        text += f"\n\n<!-- in short: {short} -->"
+    return f"{section.heading}\n\n{text}\n\n{where()}\n"
+
+
+def in_short(sections: list[str]) -> str:
+    """Return what sections say in short, as a list."""
+    return "".join(f"- {short}\n" for section in sections for short in re.findall("<!-- in short: (.*) -->", section))
+
+
+def write_readme(file: Path, short: str) -> None:
+    """Bring the sentences of a README up to date, where it has a place for them."""
+    before, begin, rest = file.read_text(encoding="utf-8").partition(BEGIN) if file.exists() else ("", "", "")
+    _, end, after = rest.partition(END)
+    if end:
+        file.write_text(f"{before}{begin}\n\n{short}\n{end}{after}", encoding="utf-8")
 
 
 def written(text: str) -> dict[str, str]:
@@ -69,7 +91,9 @@ def main() -> int:
         section = SECTIONS[name]
         have[section.heading] = measured(section, options)
         kept = [have[each.heading] for each in SECTIONS.values() if each.heading in have]
-        options.file.write_text("\n".join([HEAD, *kept]), encoding="utf-8")
+        short = in_short(kept)
+        options.file.write_text("\n".join([HEAD, *([short] if short else []), *kept]), encoding="utf-8")
+        write_readme(options.file.with_name("README.md"), short)
     return 0
 
 

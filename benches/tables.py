@@ -11,6 +11,9 @@ from typing import Any
 
 Row = dict[str, Any]
 
+NATIVE = "torch-native"
+"""torch's own allocator, in rows."""
+
 TORCH = Path(".venv-torch")
 """The virtual environment of `make simcuda`."""
 

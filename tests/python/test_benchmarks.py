@@ -41,6 +41,27 @@ def test_a_section_is_replaced_and_the_others_stay(child, tmp_path):
     assert re.search(r"^_\d{4}-\d\d-\d\d: .* flagstone \d", text, re.MULTILINE)
 
 
+def test_what_sections_say_in_short_is_in_front_and_in_the_readme(child, tmp_path):
+    instance, file, readme = tmp_path / "three.csv", tmp_path / "file.md", tmp_path / "README.md"
+    instance.write_text(LIFETIMES)
+    file.write_text(
+        "## A data loader\n\nold\n\n<!-- in short: It loads. -->\n\n## Threads\n\n<!-- in short: It has threads. -->\n"
+    )
+    place = "Before\n\n<!-- benchmarks: written by make bench -->{}<!-- end of benchmarks -->\n\nAfter\n"
+    readme.write_text(place.format("\n- It was slow.\n"))
+    written = child(REPORT, str(file), "packing", "--lifetimes", str(instance), cwd=ROOT)
+    assert (written.returncode, written.stderr) == (0, "")
+    short = "\n\n- It has threads.\n- It loads.\n\n"
+    assert readme.read_text() == place.format(short)
+    assert f"{short}## Threads\n" in file.read_text()
+
+
+def test_the_readme_says_what_the_file_says():
+    file, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("BENCHMARKS.md", "README.md"))
+    told = readme.partition("make bench -->")[2].partition("<!-- end")[0].strip()
+    assert told.splitlines() == [f"- {short}" for short in re.findall("<!-- in short: (.*) -->", file)]
+
+
 def test_what_was_not_measured_is_said(child, tmp_path):
     file = tmp_path / "file.md"
     # There is no environment with torch, and no soak was run, where there is nothing.
