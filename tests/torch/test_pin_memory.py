@@ -38,6 +38,15 @@ class Named(list):
         self.name = name
 
 
+class Span(tuple):
+    """A tuple whose constructor takes something else."""
+
+    def __new__(cls, first, second, unit):
+        made = super().__new__(cls, (first, second))
+        made.unit = unit
+        return made
+
+
 class Frozen(Mapping):
     """A mapping that cannot be changed."""
 
@@ -77,13 +86,14 @@ def test_a_nested_batch_keeps_its_shape():
         "none": None,
         "empty": torch.empty(0, 3),
         "named": Named("some"),
+        "span": Span(tensor, 7, "metres"),
         "frozen": Frozen({"a": tensor}),
         "user": UserDict(a=tensor),
         "size": tensor.shape,
     }
     batch["named"].append(tensor)
     pinned = pin_memory(batch)
-    kept = ("list", "pair", "example", "ordered", "default", "none", "named", "frozen", "user", "size")
+    kept = ("list", "pair", "example", "ordered", "default", "none", "named", "span", "frozen", "user", "size")
     assert [type(pinned[name]) for name in kept] == [type(batch[name]) for name in kept]
     found = [
         (pinned["list"][0], tensor),
@@ -92,6 +102,7 @@ def test_a_nested_batch_keeps_its_shape():
         (pinned["ordered"]["a"], tensor > 3),
         (pinned["default"]["a"], tensor[:, ::2]),
         (pinned["named"][0], tensor),
+        (pinned["span"][0], tensor),
         (pinned["frozen"]["a"], tensor),
         (pinned["user"]["a"], tensor),
     ]
@@ -106,8 +117,9 @@ def test_a_nested_batch_keeps_its_shape():
     assert pinned["default"]["new"] == []
     assert pinned["empty"].shape == (0, 3)
     assert pinned["named"].name == "some"
+    assert (pinned["span"][1], pinned["span"].unit) == (7, "metres")
     assert type(batch["named"][0]) is torch.Tensor, "the batch that was given is not changed"
-    assert pinned_pool().stats().live_blocks == 8
+    assert pinned_pool().stats().live_blocks == 9
 
 
 def kinds():

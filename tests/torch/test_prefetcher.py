@@ -22,6 +22,7 @@ from flagstone.torch import Prefetcher, pin_memory, pinned_pool
 
 torch.set_num_threads(1)
 warnings.filterwarnings("ignore", "This DataLoader will create")
+warnings.filterwarnings("ignore", "torch.quantize_per_tensor")
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
 
 Pair = namedtuple("Pair", "first second")
@@ -157,7 +158,8 @@ def test_tensors_that_are_more_than_bytes_arrive_whole():
     rows, parts = torch.eye(3).to_sparse_csr(), [torch.ones(2), torch.ones(3)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)
     leaf = torch.ones(4, requires_grad=True)
-    batch = next(iter(Prefetcher([[complex_.conj(), complex_.conj().imag, subclass, rows, nested, leaf * 2]])))
+    coarse = torch.quantize_per_tensor(torch.arange(4.0), 0.5, 0, torch.quint8)
+    batch = next(iter(Prefetcher([[complex_.conj(), complex_.conj().imag, subclass, rows, nested, leaf * 2, coarse]])))
     assert all(tensor.is_cuda for tensor in batch)
     assert torch.equal(batch[0].cpu(), complex_.conj())
     assert torch.equal(batch[1].cpu(), complex_.conj().imag)
@@ -166,6 +168,7 @@ def test_tensors_that_are_more_than_bytes_arrive_whole():
     assert [part.tolist() for part in batch[4].cpu().unbind()] == [[1, 1], [1, 1, 1]]
     batch[5].backward(torch.full((4,), 3.0).cuda())
     assert leaf.grad.tolist() == [6.0] * 4
+    assert batch[6].cpu().dequantize().tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
 def test_the_loaders_own_work_on_the_device_is_waited_for():

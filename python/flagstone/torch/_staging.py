@@ -41,7 +41,7 @@ class Stager:
             if tensor.is_cuda:
                 # The loader's own work on the device comes before what the batch is used for.
                 self.stream.wait_stream(loaders)
-            if tensor.layout != torch.strided or tensor.is_nested:
+            if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
                 staged.whole = False
                 return tensor
             staged.tensors.append(self._tensor(tensor))
@@ -131,7 +131,7 @@ class Staged:
         self.value: Any = None
         self.tensors: list[torch.Tensor] = []
         self.whole = True
-        """Whether all tensors could be copied so: sparse and nested ones cannot be told of another stream."""
+        """Whether all tensors could be copied so: sparse, nested and quantized ones cannot be told of other streams."""
         self.copied = events.popleft() if events else torch.cuda.Event()
         self._events = events
         self._device = device

@@ -44,7 +44,13 @@ def _sequence(batch: Any, convert: Convert) -> Any:
         clone = copy.copy(batch)
         clone[:] = converted
         return clone
-    return batch._make(converted) if hasattr(batch, "_make") else type(batch)(converted)
+    if hasattr(batch, "_make"):
+        return batch._make(converted)
+    # Its constructor may take something else.
+    made = tuple.__new__(type(batch), converted)
+    if hasattr(batch, "__dict__"):
+        made.__dict__.update(batch.__dict__)
+    return made
 
 
 def _mapping(batch: Mapping[Any, Any], convert: Convert) -> Any:
