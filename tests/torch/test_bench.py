@@ -89,6 +89,7 @@ def test_the_ways_to_load_are_measured_side_by_side():
         assert row["cpu_ms_per_batch"] > 0
         assert 0 < row["peak_pinned_in_use_bytes"] <= row["peak_pinned_bytes"]
         assert row["pinned_calls"] > 0
+        assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
     assert prefetcher["pinned_ratio"] <= 1.15
     assert prefetcher["pinned_calls_when_warm"] == 0
 
