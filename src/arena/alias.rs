@@ -12,7 +12,7 @@ use super::{Inner, Kind, Metadata};
 use crate::driver::Handle;
 use crate::metadata::{Blocks, State};
 use crate::size_class;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// How many aliases a region keeps; more are unmapped, those used longest ago first.
@@ -37,6 +37,52 @@ pub(crate) struct Piece {
     pub(crate) source: Source,
 }
 
+/// Addresses of memory that is mapped, and used, elsewhere by now. Many, and each is looked at before a region grows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alias {
+    pub(crate) block: u32,
+    pub(crate) bytes: u64,
+    /// `None` where it could not be unmapped: it is only to be tried again.
+    pub(crate) handle: Option<Handle>,
+    /// As a mapping's.
+    touched: u64,
+}
+
+impl Alias {
+    /// Of a part with one mapping, or with none any more.
+    pub(super) fn of(part: &Idle) -> Self {
+        let mapping = part.mappings.first();
+        Self {
+            block: part.block,
+            bytes: part.bytes,
+            handle: mapping.map(|mapping| mapping.handle),
+            touched: mapping.map_or(0, |mapping| mapping.touched),
+        }
+    }
+
+    fn mapping(&self, addr: u64) -> Option<Mapping> {
+        let Self { bytes, touched, .. } = *self;
+        let handle = self.handle?;
+        Some(Mapping {
+            addr,
+            bytes,
+            handle,
+            touched,
+        })
+    }
+
+    /// The part to be unmapped.
+    fn part(&self, addr: u64) -> Idle {
+        Idle {
+            block: self.block,
+            addr,
+            bytes: self.bytes,
+            mappings: self.mapping(addr).into_iter().collect(),
+            what: What::Alias,
+        }
+    }
+}
+
 impl Region {
     /// Whether no memory is, or was, mapped in it.
     pub(crate) fn is_new(&self) -> bool {
@@ -48,18 +94,17 @@ impl Region {
         let segment = blocks.get(lent.block).home.load(Relaxed) as usize;
         self.remove_mapping(segment, lent.addr);
         self.held -= lent.bytes;
-        let alias = Idle {
-            what: What::Alias,
-            ..lent
-        };
-        self.aliases.insert(alias.addr, alias);
+        self.aliases.insert(lent.addr, Alias::of(&lent));
     }
 
     /// Takes out the aliases for which `which` holds, to be unmapped by the caller.
-    pub(crate) fn take_aliases(&mut self, which: impl Fn(&Idle) -> bool) -> Vec<Idle> {
+    pub(crate) fn take_aliases(&mut self, which: impl Fn(&Alias) -> bool) -> Vec<Idle> {
         let chosen = self.aliases.iter().filter(|(_, alias)| which(alias));
-        let chosen: Vec<u64> = chosen.map(|(&addr, _)| addr).collect();
-        chosen.iter().filter_map(|addr| self.aliases.remove(addr)).collect()
+        let parts: Vec<Idle> = chosen.map(|(&addr, alias)| alias.part(addr)).collect();
+        for part in &parts {
+            self.aliases.remove(&part.addr);
+        }
+        parts
     }
 
     /// Takes out aliases that are more than the region keeps, of those that nothing uses since the epoch `done`.
@@ -68,12 +113,16 @@ impl Region {
         if surplus == 0 {
             return Vec::new();
         }
-        // One that could not be unmapped has no mapping any more: it is tried again with the next wait for the device.
-        let touched = |alias: &Idle| alias.mappings.iter().map(|mapping| mapping.touched).max();
-        let mut epochs: Vec<u64> = self.aliases.values().filter_map(touched).collect();
-        epochs.sort_unstable();
-        let last = epochs.get(surplus - 1).copied().unwrap_or(0).min(done);
-        self.take_aliases(|alias| touched(alias).is_some_and(|epoch| epoch <= last))
+        // One that could not be unmapped has no handle any more: it is tried again with the next wait for the device.
+        let mapped = self.aliases.values().filter(|alias| alias.handle.is_some());
+        let mut epochs: Vec<u64> = mapped.map(|alias| alias.touched).collect();
+        // Of fewer that have a mapping all may go.
+        let surplus = surplus.min(epochs.len());
+        let last = match surplus {
+            0 => return Vec::new(),
+            _ => (*epochs.select_nth_unstable(surplus - 1).1).min(done),
+        };
+        self.take_aliases(|alias| alias.handle.is_some() && alias.touched <= last)
     }
 
     /// The mappings that are free as a whole and were last used in an epoch up to `until`.
@@ -105,57 +154,6 @@ impl Region {
         self.carve(blocks, index, vec![mapping])
     }
 
-    /// Aliases side by side that have `units` together with the free ranges between and around them; those with the least memory.
-    /// Their handles are in `sources`: where they are free.
-    fn window(&self, blocks: &Blocks, units: u32, sources: &HashMap<Handle, Source>, kind: Kind) -> Option<Vec<Piece>> {
-        let need = size_class::bytes(units);
-        // A large mapping in which a small block lives is free as a whole no more.
-        let mut least = if kind == Kind::Large { u64::MAX } else { 2 * need + 1 };
-        let mut best = None;
-        for alias in self.aliases.values() {
-            let first = Self::neighbour(blocks, blocks.get(alias.block).before.load(Relaxed), State::Free);
-            let mut index = if first == 0 { alias.block } else { first };
-            let begin = blocks.get(index).addr();
-            let (mut window, mut moved): (Vec<Piece>, u64) = (Vec::new(), 0);
-            while index != 0 && moved < least {
-                let block = blocks.get(index);
-                if let Some(next) = self.aliases.get(&block.addr()) {
-                    let (addr, bytes) = (next.addr, next.bytes);
-                    let piece = next.handle().and_then(|handle| {
-                        let source = *sources.get(&handle)?;
-                        Some(Piece {
-                            addr,
-                            bytes,
-                            handle,
-                            source,
-                        })
-                    });
-                    let Some(piece) = piece.filter(|piece| window.iter().all(|other| other.handle != piece.handle))
-                    else {
-                        break;
-                    };
-                    window.push(piece);
-                    moved += next.bytes;
-                } else if block.state() != State::Free {
-                    break;
-                }
-                if block.end() - begin >= need {
-                    // What is taken from there must not be part of it.
-                    let apart = |Piece { source, .. }: &Piece| {
-                        (source.arena, source.kind) != (self.arena, kind)
-                            || !(begin..block.end()).contains(&source.addr)
-                    };
-                    if moved < least && window.iter().all(apart) {
-                        (best, least) = (Some(window), moved);
-                    }
-                    break;
-                }
-                index = block.behind.load(Relaxed);
-            }
-        }
-        best
-    }
-
     /// The aliases that together with free ranges are the `bytes` at `addr`; `None` where anything else is there, or nothing is an alias.
     fn aliases_at(&self, blocks: &Blocks, addr: u64, bytes: u64) -> Option<Vec<(u64, u64, Handle)>> {
         let mut index = self.ranges.around(blocks, addr);
@@ -170,7 +168,7 @@ impl Region {
                 return None;
             }
             if let Some(alias) = self.aliases.get(&block.addr()) {
-                found.push((alias.addr, alias.bytes, alias.handle()?));
+                found.push((block.addr(), alias.bytes, alias.handle?));
             } else if block.state() != State::Free {
                 return None;
             }
@@ -188,9 +186,8 @@ impl Region {
             return;
         };
         let segment = blocks.get(alias.block).home.load(Relaxed) as usize;
-        for mapping in alias.mappings {
-            let mapping = Mapping { touched, ..mapping };
-            self.insert_mapping(segment, mapping);
+        if let Some(mapping) = alias.mapping(addr) {
+            self.insert_mapping(segment, Mapping { touched, ..mapping });
         }
         self.held += alias.bytes;
         self.give(blocks, alias.block);
@@ -199,7 +196,7 @@ impl Region {
 
 impl Inner {
     /// Adds the mappings that are free as a whole and were last used in an epoch up to `until`.
-    pub(crate) fn whole_free(&mut self, metadata: &Metadata, until: u64, sources: &mut HashMap<Handle, Source>) {
+    pub(crate) fn whole_free(&mut self, metadata: &Metadata, until: u64, sources: &mut FxHashMap<Handle, Source>) {
         let arena = self.arena;
         for kind in Kind::ALL {
             let free = self.region(kind).whole_free(&metadata.blocks, until);
@@ -216,7 +213,7 @@ impl Inner {
         metadata: &Metadata,
         kind: Kind,
         units: u32,
-        sources: &mut HashMap<Handle, Source>,
+        sources: &mut FxHashMap<Handle, Source>,
     ) -> Option<Vec<Piece>> {
         self.whole_free(metadata, u64::MAX, sources);
         self.region(kind).window(&metadata.blocks, units, sources, kind)
@@ -229,7 +226,7 @@ impl Inner {
         metadata: &Metadata,
         kind: Kind,
         units: u32,
-        sources: &HashMap<Handle, Source>,
+        sources: &FxHashMap<Handle, Source>,
     ) -> Option<Vec<Piece>> {
         let bytes = size_class::bytes(units);
         let region = self.placing(kind);
@@ -281,7 +278,7 @@ impl Inner {
         if self.region(kind).aliases.is_empty() || kind == Kind::Slabs && self.partial[units as usize].first() != 0 {
             return None;
         }
-        let pieces = self.place_again(metadata, kind, Kind::range_units(units), &HashMap::new())?;
+        let pieces = self.place_again(metadata, kind, Kind::range_units(units), &FxHashMap::default())?;
         self.wake(metadata, kind, &pieces, &[]).then_some(pieces)
     }
 
@@ -299,7 +296,7 @@ impl Inner {
         let (arena, epoch) = (self.arena, self.epoch);
         let is_alias = |region: &Region, addr: u64, handle: Handle| {
             let alias = region.aliases.get(&addr);
-            alias.and_then(Idle::handle) == Some(handle)
+            alias.and_then(|alias| alias.handle) == Some(handle)
         };
         let region = self.region(kind);
         if !lent.iter().all(|&(addr, handle, _)| is_alias(region, addr, handle)) {
@@ -366,39 +363,9 @@ mod tests {
         assert_eq!((region.aliases.len() as u64, region.held), (pages, 0));
         assert!(region.surplus_aliases(0).is_empty());
         assert_eq!(region.surplus_aliases(4).len(), 4);
-        let oldest: Vec<Option<Handle>> = region.surplus_aliases(u64::MAX).iter().map(Idle::handle).collect();
-        assert_eq!(oldest, (5..=10).map(|page| Some(Handle(page))).collect::<Vec<_>>());
+        let surplus = region.surplus_aliases(u64::MAX);
+        let oldest: Vec<Handle> = surplus.iter().map(|part| part.mappings[0].handle).collect();
+        assert_eq!(oldest, (5..=10).map(Handle).collect::<Vec<_>>());
         assert!(region.surplus_aliases(u64::MAX).is_empty());
-    }
-
-    #[test]
-    fn a_window_uses_no_memory_twice() {
-        let blocks = Blocks::new();
-        let mut region = region(&blocks, 4);
-        let free = |addr: u64| Source {
-            arena: 1,
-            kind: Kind::Large,
-            addr,
-        };
-        let base = 1 << 40;
-        for page in [0, 1] {
-            let part = region.take_whole(&blocks, base + page * PAGE, Handle(page + 1), u64::MAX);
-            region.alias(&blocks, part.expect("free"));
-        }
-        let find = |sources: &[(u64, u64)], pages: u64| {
-            let sources = sources.iter().map(|&(page, addr)| (Handle(page + 1), free(addr)));
-            let sources: HashMap<Handle, Source> = sources.collect();
-            region.window(&blocks, (pages * PAGE / 512) as u32, &sources, Kind::Large)
-        };
-        let pieces = |window: Option<Vec<Piece>>| window.map(|pieces| pieces.len());
-        let elsewhere = base + 6 * PAGE;
-        assert_eq!(pieces(find(&[(1, elsewhere)], 3)), Some(1), "two free pages and one");
-        assert_eq!(pieces(find(&[(1, elsewhere)], 4)), None, "the other page is in use");
-        assert_eq!(pieces(find(&[(0, elsewhere), (1, elsewhere + PAGE)], 4)), Some(2));
-        assert_eq!(
-            pieces(find(&[(1, base + 2 * PAGE)], 3)),
-            None,
-            "it is free in the window itself"
-        );
     }
 }

@@ -1,7 +1,7 @@
 //! Idle memory of a region: taken out of the free ranges, to be unmapped and used elsewhere, or given back to the driver.
 
+use super::alias::Alias;
 use super::region::{Mapping, Region, Span};
-use crate::driver::Handle;
 use crate::metadata::{Block, Blocks, State};
 use crate::size_class::UNIT;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,13 +15,6 @@ pub(crate) struct Idle {
     /// Empty for a slab from the driver.
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) what: What,
-}
-
-impl Idle {
-    /// Of a part with one mapping: its handle.
-    pub(crate) fn handle(&self) -> Option<Handle> {
-        self.mappings.first().map(|mapping| mapping.handle)
-    }
 }
 
 /// What an idle part is.
@@ -249,7 +242,7 @@ impl Region {
             What::Free => self.give(blocks, idle.block),
             What::Stuck => self.stuck.push(idle),
             What::Alias => {
-                self.aliases.insert(idle.addr, idle);
+                self.aliases.insert(idle.addr, Alias::of(&idle));
             }
         }
     }

@@ -12,8 +12,9 @@ mod places;
 mod range;
 mod region;
 mod slab;
+mod window;
 
-pub(crate) use alias::Piece;
+pub(crate) use alias::{Alias, Piece};
 pub(crate) use growth::Growth;
 pub(crate) use idle::{Idle, What};
 use owner::Visits;

@@ -8,13 +8,15 @@
 //! Magazines meet most requests for small blocks, so that too few are left here to be told apart by their order. Where they are not
 //! known by it, they are looked for among those that came when the large blocks were where they are now.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// How many requests are kept.
 const KEPT: u64 = 1 << 16;
 /// How many sizes are compared at most to find what comes again, and how many in a row have to be the same.
 const COMPARED: u64 = 1 << 15;
 const ALIKE: u64 = 8;
+/// How many comparisons that were for nothing make it one request longer until it is looked again.
+const COMPARED_EACH: u64 = 256;
 /// How many requests may be left out that came the last time.
 const LEFT_OUT: u64 = 32;
 /// After so many wrong guesses in a row it is looked anew only now and then: 2 to the power of this less 2 requests later.
@@ -51,13 +53,15 @@ pub(crate) struct Places {
     /// The number of the next request.
     next: u64,
     /// The number of the last request of each size.
-    last: HashMap<u32, u64>,
+    last: FxHashMap<u32, u64>,
     /// Which request the next one is expected to repeat.
     expected: Option<u64>,
     /// How many guesses in a row were wrong.
     wrong: u32,
     /// For how many requests it is not looked anew.
     wait: u32,
+    /// For how many it is not looked since that was for nothing, and cost much.
+    rest: u64,
     /// For which request, and what size, it was looked last.
     looked: (u64, u32),
     /// How many blocks have not come back.
@@ -94,17 +98,32 @@ impl Places {
             }
         }
         let lost = self.wrong > 0 || self.expected.is_none();
-        if lost && self.wait == 0 && self.looked != (self.next, units) {
+        if lost && self.wait == 0 && self.rest == 0 && self.looked != (self.next, units) {
             self.looked = (self.next, units);
-            let found = self.by_clock(units).or_else(|| self.most_alike(units));
-            self.expected = found.or(self.expected);
+            self.look(units);
         }
-        let expected = self.expected?;
-        let number = (expected..=expected + LEFT_OUT).find(|&number| self.units(number) == Some(units))?;
+        let number = self.next_of(units)?;
         self.expected = Some(number);
         // While a program begins, what it had is no layout for what it needs: good fit wastes less.
         let follow = self.again || self.grown + STEADY <= self.next;
         self.get(number).filter(|_| follow).map(|request| request.addr)
+    }
+
+    /// The next request of `units` that is expected, where some may be left out.
+    fn next_of(&self, units: u32) -> Option<u64> {
+        let expected = self.expected?;
+        (expected..=expected + LEFT_OUT).find(|&number| self.units(number) == Some(units))
+    }
+
+    /// Looks for the request that the next one repeats.
+    fn look(&mut self, units: u32) {
+        let mut left = COMPARED;
+        let found = self.by_clock(units).or_else(|| self.most_alike(units, &mut left));
+        // The sizes may be those that are expected, and yet no place be free: the same would be found again.
+        if found.is_none() || found == self.next_of(units) {
+            self.rest = (COMPARED - left) / COMPARED_EACH;
+        }
+        self.expected = found.or(self.expected);
     }
 
     /// How far the region is, for those that have fewer requests to be known by.
@@ -134,20 +153,18 @@ impl Places {
         (low..=low + LEFT_OUT).find(|&number| self.units(number) == Some(units))
     }
 
-    /// The request of `units` before which the most of those came that came last.
-    fn most_alike(&self, units: u32) -> Option<u64> {
+    /// The request of `units` before which the most of those came that came last, by at most `left` comparisons.
+    fn most_alike(&self, units: u32, left: &mut u64) -> Option<u64> {
         let mut number = *self.last.get(&units)?;
         let (mut best, mut most) = (None, ALIKE);
-        let mut left = COMPARED;
+        let at = |number: u64| self.requests[(number % KEPT) as usize].units;
         while let Some(request) = self.get(number)
-            && left > 0
+            && *left > 0
         {
-            let same = |&back: &u64| {
-                let there = number.checked_sub(back).and_then(|number| self.units(number));
-                there.is_some() && there == self.units(self.next - back)
-            };
-            let alike = (1..=left).take_while(same).count() as u64;
-            left = left.saturating_sub(alike + 1);
+            let kept = number - self.next.saturating_sub(KEPT);
+            let same = |&back: &u64| at(number - back) == at(self.next - back);
+            let alike = (1..=kept.min(*left)).take_while(same).count() as u64;
+            *left = left.saturating_sub(alike + 1);
             // Of two the later one.
             if alike >= most && best.is_none() || alike > most {
                 (best, most) = (Some(number), alike);
@@ -193,6 +210,7 @@ impl Places {
             None => self.requests.push(request),
         }
         self.next += 1;
+        self.rest = self.rest.saturating_sub(1);
         self.live += 1;
     }
 
@@ -300,6 +318,26 @@ mod tests {
             large.note(300, 1);
         }
         assert_eq!((met[0], met[2]), (0, 7), "{met:?}");
+    }
+
+    #[test]
+    fn what_is_known_to_be_the_same_is_not_compared_again_and_again() {
+        let mut places = steady();
+        let step: Vec<u32> = (0..2000).map(|number| number * 7 % 1999 + 1).collect();
+        let mut looks = Vec::new();
+        for pass in 0..20 {
+            let mut looked = Vec::new();
+            for (number, &units) in step.iter().enumerate() {
+                places.expect(units);
+                looked.push(places.looked.0);
+                // Never where it was: somebody else has that.
+                places.note(units, 10_000 * pass + number as u64);
+            }
+            looked.dedup();
+            looks.push(looked.len());
+        }
+        // Each compares as much as it may, which is as much as 128 requests are worth.
+        assert!(looks[19] <= step.len() / 128 + 2, "{looks:?}");
     }
 
     #[test]

@@ -14,13 +14,15 @@
 //! - no two neighbours are both free, or both unmapped;
 //! - the mappings of a segment are disjoint and cover exactly what is not unmapped.
 
+use super::alias::Alias;
 use super::idle::Idle;
 use super::places::Places;
 use super::range::Ranges;
 use crate::driver::Handle;
 use crate::metadata::{Blocks, State};
 use crate::size_class::{self, GRANULE, UNIT};
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Physical memory at an address.
@@ -81,9 +83,9 @@ pub(crate) struct Region {
     /// Mapped without access after two driver calls had failed, and to be unmapped with the next idle memory.
     pub(crate) stuck: Vec<Idle>,
     /// Addresses of memory that was mapped elsewhere, by address.
-    pub(crate) aliases: BTreeMap<u64, Idle>,
+    pub(crate) aliases: BTreeMap<u64, Alias>,
     /// Where each handle is mapped, but for aliases.
-    pub(super) mapped: HashMap<Handle, u64>,
+    pub(super) mapped: FxHashMap<Handle, u64>,
     /// Where its blocks were.
     pub(crate) places: Places,
     /// Bytes of memory behind the segments.
@@ -103,7 +105,7 @@ impl Region {
             holes: Vec::new(),
             stuck: Vec::new(),
             aliases: BTreeMap::new(),
-            mapped: HashMap::new(),
+            mapped: FxHashMap::default(),
             places: Places::default(),
             held: 0,
             most_held: 0,

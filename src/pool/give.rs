@@ -2,7 +2,7 @@
 
 use super::core::{count, forked};
 use super::{Error, Pool, Result};
-use crate::arena::{Arena, Idle, Kind, What};
+use crate::arena::{Alias, Arena, Idle, Kind, What};
 use crate::driver::{Driver, Handle};
 use crate::history::Action;
 use crate::pages::Target;
@@ -213,14 +213,14 @@ impl<D: Driver> Pool<D> {
     fn unmap_aliases(&self, parts: &[(&Arena, Kind, Idle)]) {
         let mappings = parts.iter().flat_map(|(_, _, part)| &part.mappings);
         let handles: HashSet<Handle> = mappings.map(|mapping| mapping.handle).collect();
-        let of_them = |alias: &Idle| alias.mappings.iter().any(|mapping| handles.contains(&mapping.handle));
+        let of_them = |alias: &Alias| alias.handle.is_some_and(|handle| handles.contains(&handle));
         for (arena, kind, part) in self.take_aliases(of_them) {
             self.give_part(arena, kind, part);
         }
     }
 
     /// Takes the aliases for which `which` holds out of all arenas, to be unmapped by the caller.
-    fn take_aliases(&self, which: impl Fn(&Idle) -> bool) -> Vec<(&Arena, Kind, Idle)> {
+    fn take_aliases(&self, which: impl Fn(&Alias) -> bool) -> Vec<(&Arena, Kind, Idle)> {
         let mut all = Vec::new();
         for arena in self.core.arenas_in_use() {
             for kind in Kind::ALL {

@@ -2,12 +2,12 @@
 
 use crate::arena::{Arena, ArenaKey, StreamKey};
 use crate::metadata::Append;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Whose the arenas are.
 #[derive(Default)]
 pub(super) struct Owned {
-    pub(super) arena_of: HashMap<ArenaKey, u32>,
+    pub(super) arena_of: FxHashMap<ArenaKey, u32>,
     /// Arenas of nobody.
     vacant: Vec<u32>,
     /// Arenas of nobody that were a thread's. Threads find their caches for default streams without asking whose they are: these

@@ -12,7 +12,7 @@ use crate::arena::{Arena, Kind, Piece};
 use crate::driver::{Driver, Event};
 use crate::history::Action;
 use crate::sync::lock;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Another arena whose free memory may be used.
 struct Lender<'a> {
@@ -78,7 +78,7 @@ impl<D: Driver> Pool<D> {
     fn wake_from(&self, arena: &Arena, units: u32, lenders: &[Lender<'_>]) -> u32 {
         let metadata = &self.core.metadata;
         let kind = Kind::of(units);
-        let mut sources = HashMap::new();
+        let mut sources = FxHashMap::default();
         for lender in lenders {
             let mut inner = lender.arena.lock(metadata);
             inner.whole_free(metadata, lender.until(), &mut sources);

@@ -9,7 +9,8 @@
 
 use crate::arena::StreamKey;
 use crate::driver::{Driver, DriverResult, Event, Stream};
-use std::collections::{HashMap, VecDeque};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
 
 /// A recorded event, with its place in the order in which the pool recorded them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,8 @@ struct Aside {
 /// All waiting blocks of a pool.
 #[derive(Default)]
 pub(crate) struct Pending {
-    queues: HashMap<StreamKey, VecDeque<Waiting>>,
-    left: HashMap<u32, Left>,
+    queues: FxHashMap<StreamKey, VecDeque<Waiting>>,
+    left: FxHashMap<u32, Left>,
     aside: Vec<Aside>,
     /// How many blocks have begun to wait.
     begun: u64,
@@ -273,7 +274,7 @@ impl Pending {
 pub(crate) struct Mark(u64);
 
 /// One event less for a block; whether it was the last.
-fn finish(left: &mut HashMap<u32, Left>, block: u32) -> bool {
+fn finish(left: &mut FxHashMap<u32, Left>, block: u32) -> bool {
     let Some(waits) = left.get_mut(&block) else {
         return false;
     };
