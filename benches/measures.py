@@ -166,7 +166,7 @@ def _fragmentation(traces: list[str], kind: str) -> Found:
     for name in reversed(names):
         found = [row["utilisation"] for row in lagged if row["allocator"] == name]
         spans.append(f"{name} {min(found):.2f} to {max(found):.2f}")
-    short = f"Of what {len(lines)} {kind} traces make each hold, so much is in use at the peak: {', '.join(spans)}."
+    short = f"Bytes in use over bytes held, at the peak of {len(lines)} {kind} traces: {', '.join(spans)}."
     rows = table(list(lines.values()), columns)
     return {"rows": rows, "losses": losses("the best of the others", lost), "short": short}
 

@@ -68,7 +68,7 @@ def write_readme(file: Path, short: str) -> None:
 
 def written(text: str) -> dict[str, str]:
     """Return the sections of a file by their headings, whether this program knows them or not."""
-    parts = text.split("\n## ")[1:]
+    parts = f"\n{text}".split("\n## ")[1:]
     return {f"## {part.partition(chr(10))[0]}": f"## {part.rstrip()}\n" for part in parts}
 
 
